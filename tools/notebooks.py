@@ -59,4 +59,3 @@ if __name__ == "__main__":
         for path in paths: nb_export(path, root/"istar_nb")
     else: nbdev_export()
     for path in paths: run(path)
-    nbdev_export()
