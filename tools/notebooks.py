@@ -44,7 +44,7 @@ def run(path):
     start, nb = time.time(), nbformat.read(path, 4)
     for cell in nb.cells:
         if cell.cell_type == "code" and not flagged(cell): cell.outputs = []
-    Client(nb, timeout=900, resources={"metadata": {"path": str(path.parent)}}).execute()
+    Client(nb, timeout=900, extra_arguments=["--log-level=40"], resources={"metadata": {"path": str(path.parent)}}).execute()
     nb.metadata.pop("widgets", None)
     nbformat.write(nb, path)
     nbdev_clean(str(path))
@@ -52,7 +52,7 @@ def run(path):
 
 
 if __name__ == "__main__":
-    os.environ["PYTHONHASHSEED"] = "0"
+    os.environ.update(PYTHONHASHSEED="0", OMP_NUM_THREADS="1")  # the same outputs on every machine and every run
     os.chdir(root)
     paths = find(sys.argv[1:])
     if sys.argv[1:]:
