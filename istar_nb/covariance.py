@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 # %% ../nbs/00_covariance.ipynb #83275565
@@ -78,7 +79,7 @@ blocks = 4         # column blocks of the symmetric product
 def centred_chunks(
     x:Tensor,          # (n, d) points
     mean:Tensor,       # (d,) what to subtract; its dtype is the working dtype
-    scale:float=1.,    # what to divide by
+    scale:float|Tensor=1., # what to divide by
 ):                     # yields (slice of rows, (rows - mean)/scale)
     "Centred and scaled rows of `x`, a chunk at a time."
     step = chunk_rows if x.device.type == "cpu" else len(x)
@@ -90,7 +91,7 @@ def centred_chunks(
 def scatter(
     x:Tensor,             # (n, d) points
     mean:Tensor,          # (d,) the point to take products about
-    scale:float=1.,       # points are divided by it
+    scale:float|Tensor=1., # points are divided by it
 )->tuple[Tensor,Tensor]:  # (d, d) Σ (x-mean)(x-mean)ᵀ/scale²; () largest |x-mean|/scale
     "Sum of outer products of `x` about `mean`, and how far the points reach from it."
     d = len(mean)
@@ -207,8 +208,10 @@ def participation_ratio(
 # %% ../nbs/00_covariance.ipynb #055fafc0
 class Moments:
     "Count, mean and scatter of points seen a batch at a time, on any number of processes."
-    def __init__(self, d:int|None=None): # dimensions; None to take them from the first batch
-        self.d, self.count, self.mean, self.scatter = d, 0, None, None
+    def __init__(self,
+        d:int|None=None,                   # dimensions; None to take them from the first batch
+        device:torch.device|str|None=None, # where an `all_reduce` without points of its own takes part; None for the CPU
+    ): self.d, self.device, self.count, self.mean, self.scatter = d, device, 0, None, None
 
     def _add(self, count:int, mean:Tensor, scatter:Tensor)->"Moments":
         if count == 0: return self
@@ -239,6 +242,20 @@ class Moments:
     )->"Moments":        # itself, now of both
         "Take in the points of `other`."
         return self._add(other.count, other.mean, other.scatter)
+
+    def all_reduce(self,
+        group:"dist.ProcessGroup|None"=None, # processes; None for all of them
+    )->"Moments":                            # itself, now of the points of all processes
+        "Take in the points that every other process has seen; each process must call it, and know `d`."
+        if not self.count: self.mean, self.scatter = (torch.zeros(s, dtype=torch.float64, device=self.device) for s in (self.d, (self.d, self.d)))
+        sums = torch.cat([self.mean.new_tensor([self.count]), self.mean*self.count])
+        dist.all_reduce(sums, group=group)
+        total, mean = round(sums[0].item()), sums[1:]/sums[0].clamp(min=1)
+        delta = self.mean - mean
+        shifted = self.scatter + torch.outer(delta, delta)*self.count
+        dist.all_reduce(shifted, group=group)
+        self.count, self.mean, self.scatter = total, mean, shifted
+        return self
 
     def covariance(self)->Tensor: # (d, d) float32, in squared activation units
         "Sample covariance of everything seen."

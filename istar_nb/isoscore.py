@@ -47,6 +47,7 @@ class PooledMoments(NamedTuple):
     mean:Tensor     # (d,) global mean
     scatter:Tensor  # (d, d) Σ (x-mean)(x-mean)ᵀ
 
+
 def selected(cloud:Tensor, index:Tensor|None)->Tensor:
     "The rows of a (..., d) cloud that count, as (n, d)."
     rows = cloud.flatten(0, -2)
@@ -71,7 +72,7 @@ def pooled_moments(
         largest = torch.maximum(largest, torch.maximum(-low, high).to(dtype))
     if group is not None: dist.all_reduce(sums, group=group)
     count = round(sums[0].item())
-    if count < 2: raise ValueError(f"`x` needs n ≥ 2 points, and {count} were selected")
+    if count < 2: raise ValueError(f"`mask` selects {count} token{'s'*(count != 1)}, and at least 2 are needed")
     mean = (sums[1:]/count).to(dtype)
     scale = torch.where(largest.isfinite() & (largest > 0), largest, 1.)
     total, spread = mean.new_zeros(d, d), mean.new_zeros(())
