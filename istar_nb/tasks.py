@@ -22,6 +22,7 @@ import sysconfig
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
 
@@ -153,6 +154,7 @@ def split_by_file(
     return [row for row in rows if row["file"] not in held], [row for row in rows if row["file"] in held]
 
 # %% ../nbs/20_tasks.ipynb #bb9bd859
+@cache
 def stdlib_docs(
     root:Path|None=None, # folder of the standard library; None: that of the running Python
 )->dict:                 # train and validation rows, source "stdlib", and a note on the Python they came from

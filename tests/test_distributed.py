@@ -1,0 +1,116 @@
+"Two gloo processes against one: penalties, gradients, references, errors, whole runs."
+import os
+import socket
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from istar_nb.covariance import Moments, covariance
+from istar_nb.regularizers import HiddenStates, IStar, pooled_isoscore
+from istar_nb.runs import RunConfig, find_record
+from istar_nb.training import train
+
+rows, dims = 50, 24
+
+
+def cloud(offset=1000.):
+    "States of two layers, (rows, 1, dims) each: every row a sentence of one token, far from the origin."
+    generator = torch.Generator().manual_seed(0)
+    scale = torch.linspace(3, 0.5, dims)
+    return [torch.randn(rows, 1, dims, generator=generator)*scale + offset*(l+1)/2 for l in range(2)]
+
+
+def work(rank, port, job, args, folder):
+    "What one of two processes does."
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2",
+                      ACCELERATE_USE_CPU="1", OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
+    torch.set_num_threads(1)
+    if job is not run_training: dist.init_process_group("gloo", rank=rank, world_size=2)
+    torch.save(job(rank, *args), f"{folder}/{rank}.pt")
+    if dist.is_initialized(): dist.destroy_process_group()
+
+
+def on_two(job, *args, folder):
+    "The results of `job(rank, *args)` on both of two processes."
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    mp.spawn(work, (port, job, args, str(folder)), nprocs=2)
+    return [torch.load(f"{folder}/{rank}.pt") for rank in range(2)]
+
+
+def share(states, rank, first): return [s[:first] if rank == 0 else s[first:] for s in states]
+
+
+def penalty_and_gradient(states, cov_ref, zeta):
+    leaves = [s.clone().requires_grad_() for s in states]
+    penalty = IStar(zeta, cov_ref)(HiddenStates(leaves, torch.ones(leaves[0].shape[:2])))
+    penalty.backward()
+    return penalty.item(), torch.cat([leaf.grad for leaf in leaves[1:]], 0).flatten(0, 1)
+
+
+def global_penalty(rank, first, zeta, cov_ref): return penalty_and_gradient(share(cloud(), rank, first), cov_ref, zeta)
+
+
+@pytest.mark.parametrize("first", [25, 40, 45, 50])
+@pytest.mark.parametrize("zeta", [0., 0.2])
+def test_penalty_and_gradient_are_those_of_the_global_batch(first, zeta, tmp_path):
+    cov_ref = covariance(torch.randn(200, dims, generator=torch.Generator().manual_seed(1)))
+    value, gradient = penalty_and_gradient([s.double() for s in cloud()], cov_ref.double(), zeta)
+    (a, grad_a), (b, grad_b) = on_two(global_penalty, first, zeta, cov_ref, folder=tmp_path)
+    assert a == b == pytest.approx(value, abs=1e-6)
+    averaged = torch.cat([grad_a, grad_b])/2    # what data-parallel training makes of it
+    assert (averaged - gradient).norm()/gradient.norm() < 1e-5
+
+
+def reference(rank, first):
+    penalty = IStar(0.2, max_points=10**6)
+    part = share(cloud(), rank, first)
+    penalty.collect([HiddenStates(part, torch.ones(part[0].shape[:2]))])
+    empty = Moments(dims) if rank else Moments(dims).update(cloud()[0][:, 0])
+    return penalty.cov_ref, empty.all_reduce().covariance()
+
+
+def test_reference_is_that_of_all_processes(tmp_path):
+    (a, one), (b, other) = on_two(reference, 40, folder=tmp_path)
+    assert torch.equal(a, b) and torch.equal(one, other)
+    torch.testing.assert_close(a, covariance(cloud()[1][:, 0]), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(one, covariance(cloud()[0][:, 0]), rtol=1e-4, atol=1e-4)
+
+
+def same_error(rank, kind):
+    states = share([torch.ones(rows, 1, dims)]*2 if kind == "constant" else cloud(), rank, 25)
+    mask = torch.ones(25, 1)
+    if kind == "nan" and rank == 1: states[1][3] = float("nan")
+    if kind == "empty": mask = mask*0
+    try: pooled_isoscore(HiddenStates(states, mask), group=dist.group.WORLD)
+    except ValueError as e: return str(e)
+
+
+@pytest.mark.parametrize("kind, text", [("constant", "zero variance"), ("nan", "not finite"), ("empty", "`mask` selects 0 tokens")])
+def test_every_process_finds_the_same_error(kind, text, tmp_path):
+    a, b = on_two(same_error, kind, folder=tmp_path)
+    assert a == b and text in a
+
+
+def run_training(rank, config, root): return train(config, root, checkpoints=f"{root}/checkpoints", progress=False).status
+
+
+def test_two_processes_train_like_one(tmp_path):
+    "The same configuration without dropout: every logged loss and penalty agrees to 1e-5 over 20 updates."
+    from istar_nb.encoders import load_encoder
+    torch.manual_seed(0)
+    model, tokenizer = load_encoder("tiny-bert")
+    model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.
+    model.save_pretrained(tmp_path/"model")
+    tokenizer.save_pretrained(tmp_path/"model")
+    config = RunConfig(model=str(tmp_path/"model"), method="istar", lam=-0.5, limit=330, epochs=2, lr=1e-3, accumulate=1, reference_points=4000)
+    one = train(config, tmp_path/"one", checkpoints=tmp_path/"one"/"checkpoints", progress=False)
+    on_two(run_training, config, str(tmp_path/"two"), folder=tmp_path)
+    two = find_record(tmp_path/"two", config.id)
+    assert two.environment["processes"] == 2 and len(one.steps) == len(two.steps) == 2
+    for a, b in zip(one.steps, two.steps):
+        for name in ("task_loss", "penalty", "grad_norm", "batch_isoscore"): assert a[name] == pytest.approx(b[name], rel=2e-4, abs=1e-5), name
+    for a, b in zip(one.epochs, two.epochs): assert a["isoscore"] == pytest.approx(b["isoscore"], abs=1e-5)
