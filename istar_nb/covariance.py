@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['TOKENS', 'chunk_rows', 'blocks', 'as_points', 'working_dtype', 'scalar_dtype', 'token_mask', 'select_tokens',
-           'centred_chunks', 'scatter', 'magnitude', 'check_spread', 'Covariance', 'covariance', 'check_zeta',
-           'check_covariance', 'shrink', 'participation_ratio', 'Moments', 'Traces', 'combine_traces', 'sentence_ids',
-           'SentenceSums', 'unbiased_traces', 'optimal_zeta']
+           'centred_chunks', 'Scatter', 'scatter', 'magnitude', 'check_spread', 'Covariance', 'covariance',
+           'check_zeta', 'check_covariance', 'shrink', 'participation_ratio', 'Moments', 'Traces', 'combine_traces',
+           'sentence_ids', 'SentenceSums', 'unbiased_traces', 'optimal_zeta']
 
 # %% ../nbs/00_covariance.ipynb #40e072f5
 from typing import NamedTuple
@@ -88,21 +88,29 @@ def centred_chunks(
         yield rows, (x[rows].to(mean.dtype) - mean).div_(scale)
 
 
+class Scatter(NamedTuple):
+    "Sums over centred points, in units of `scale`."
+    products:Tensor  # (d, d) Σ (x-mean)(x-mean)ᵀ
+    drift:Tensor     # (d,) Σ (x-mean): what rounding of the mean left over
+    spread:Tensor    # () largest |x-mean|
+
+
 def scatter(
-    x:Tensor,             # (n, d) points
-    mean:Tensor,          # (d,) the point to take products about
-    scale:float|Tensor=1., # points are divided by it
-)->tuple[Tensor,Tensor]:  # (d, d) Σ (x-mean)(x-mean)ᵀ/scale²; () largest |x-mean|/scale
-    "Sum of outer products of `x` about `mean`, and how far the points reach from it."
+    x:Tensor,               # (n, d) points
+    mean:Tensor,            # (d,) the point to take products about
+    scale:float|Tensor=1.,  # points are divided by it
+)->Scatter:                 # dtype of `mean`
+    "Sums of centred rows of `x` and of their outer products."
     d = len(mean)
     width = -(-d//blocks)
-    out, spread = mean.new_zeros(d, d), mean.new_zeros(())
+    out, drift, spread = mean.new_zeros(d, d), mean.new_zeros(d), mean.new_zeros(())
     for _, rows in centred_chunks(x, mean, scale):
         low, high = rows.aminmax()
         spread = torch.maximum(spread, torch.maximum(-low, high))
+        drift += rows.sum(0)
         for i in range(0, d, width): out[i:i+width, i:].addmm_(rows[:, i:i+width].T, rows[:, i:])
     for i in range(0, d, width): out[i+width:, i:i+width] = out[i:i+width, i+width:].T
-    return out, spread
+    return Scatter(out, drift, spread)
 
 # %% ../nbs/00_covariance.ipynb #dd98618b
 def magnitude(
@@ -132,20 +140,21 @@ class Covariance(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x:Tensor)->Tensor:
         with torch.autocast(x.device.type, enabled=False):
-            largest = magnitude(x)
+            n, largest = len(x), magnitude(x)
             mean = x.mean(0, dtype=working_dtype(x))
-            cov, spread = scatter(x, mean, largest or 1.)
+            products, drift, spread = scatter(x, mean, largest or 1.)
             check_spread(spread.item()*largest, largest, mean.dtype)
-            ctx.save_for_backward(x, mean)
-            return cov.mul_(largest/(len(x)-1)).mul_(largest)
+            ctx.save_for_backward(x, mean, drift*(largest/n))
+            return products.addr_(drift, drift, alpha=-1/n).mul_(largest/(n-1)).mul_(largest)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad:Tensor)->Tensor:
-        x, mean = ctx.saved_tensors
+        x, mean, drift = ctx.saved_tensors
         with torch.autocast(x.device.type, enabled=False):
             both, out = (grad + grad.T)/(len(x)-1), torch.empty_like(x)
-            for rows, centred in centred_chunks(x, mean): out[rows] = centred @ both
+            shift = -drift @ both
+            for rows, centred in centred_chunks(x, mean): out[rows] = torch.addmm(shift, centred, both).to(out.dtype)
         return out
 
 
@@ -233,9 +242,8 @@ class Moments:
         with torch.autocast(x.device.type, enabled=False):
             magnitude(x)
             mean = x.mean(0, dtype=working_dtype(x))
-            products, _ = scatter(x, mean)
-        wide = scalar_dtype(x)
-        return self._add(len(x), mean.to(wide), products.to(wide))
+            products, drift, _ = (t.to(scalar_dtype(x)) for t in scatter(x, mean))
+        return self._add(len(x), mean.to(drift) + drift/len(x), products.addr_(drift, drift, alpha=-1/len(x)))
 
     def merge(self,
         other:"Moments", # moments of other points of the same dimensions
@@ -312,6 +320,7 @@ class SentenceSums:
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(working_dtype(x))/self.scale
             self.x = x - x.mean(0)
+            self.x = self.x - self.x.mean(0)    # far from the origin the first mean is rounded
             check_spread(self.x.detach().abs().max().item(), 1, x.dtype)
             self.s = self.x.new_zeros(groups, x.shape[1]).index_add(0, self.ids, self.x)
             self.B = self.x.T @ self.x

@@ -87,7 +87,7 @@ def exact_distances(
 )->Tensor:          # (m, k) smallest distances, ascending, in the working dtype
     "Distances to the nearest candidates by differences: no digit is lost, and equal points are at zero."
     dtype, parts = working_dtype(x), []
-    step = max(1, (2**18 if x.device.type == "cpu" else 2**26)//(members.shape[1]*x.shape[1]))
+    step = max(1, (2**21 if x.device.type == "cpu" else 2**26)//(members.shape[1]*x.shape[1]))
     for part, near in zip(rows.split(step), members.split(step)):
         difference = (x[near.clamp(min=0)].to(dtype) - x[part, None].to(dtype)).mul_(1/scale)
         distances = torch.linalg.vector_norm(difference, dim=2).masked_fill_(near < 0, torch.inf)

@@ -139,9 +139,9 @@ class Session:
 def reference_states(session:Session)->Iterator[HiddenStates]:
     "States of training sentences in eval mode, without gradients, in an order that depends on seed and epoch."
     model = session.accelerator.unwrap_model(session.model).eval()
-    with torch.no_grad():
-        for rows in length_buckets(session.lengths, session.config.batch_size, session.config.seed+1, session.epoch):
-            yield forward_with_states(model, session.batch(session.features, rows))[1]
+    for rows in length_buckets(session.lengths, session.config.batch_size, session.config.seed+1, session.epoch):
+        with torch.no_grad(): states = forward_with_states(model, session.batch(session.features, rows))[1]
+        yield states    # outside `no_grad`: a generator that is left here would leave gradients off for everyone
 
 
 def refresh_reference(session:Session)->None:

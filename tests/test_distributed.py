@@ -1,12 +1,12 @@
 "Two gloo processes against one: penalties, gradients, references, errors, whole runs."
 import os
 import socket
-from dataclasses import replace
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+
 from istar_nb.covariance import Moments, covariance
 from istar_nb.regularizers import HiddenStates, IStar, pooled_isoscore
 from istar_nb.runs import RunConfig, find_record
@@ -51,18 +51,19 @@ def penalty_and_gradient(states, cov_ref, zeta):
     return penalty.item(), torch.cat([leaf.grad for leaf in leaves[1:]], 0).flatten(0, 1)
 
 
-def global_penalty(rank, first, zeta, cov_ref): return penalty_and_gradient(share(cloud(), rank, first), cov_ref, zeta)
+splits = [(first, zeta) for first in (25, 40, 45, 50) for zeta in (0., 0.2)]
 
 
-@pytest.mark.parametrize("first", [25, 40, 45, 50])
-@pytest.mark.parametrize("zeta", [0., 0.2])
-def test_penalty_and_gradient_are_those_of_the_global_batch(first, zeta, tmp_path):
+def global_penalties(rank, cov_ref): return [penalty_and_gradient(share(cloud(), rank, first), cov_ref, zeta) for first, zeta in splits]
+
+
+def test_penalty_and_gradient_are_those_of_the_global_batch(tmp_path):
     cov_ref = covariance(torch.randn(200, dims, generator=torch.Generator().manual_seed(1)))
-    value, gradient = penalty_and_gradient([s.double() for s in cloud()], cov_ref.double(), zeta)
-    (a, grad_a), (b, grad_b) = on_two(global_penalty, first, zeta, cov_ref, folder=tmp_path)
-    assert a == b == pytest.approx(value, abs=1e-6)
-    averaged = torch.cat([grad_a, grad_b])/2    # what data-parallel training makes of it
-    assert (averaged - gradient).norm()/gradient.norm() < 1e-5
+    for (first, zeta), (a, grad_a), (b, grad_b) in zip(splits, *on_two(global_penalties, cov_ref, folder=tmp_path)):
+        value, gradient = penalty_and_gradient([s.double() for s in cloud()], cov_ref.double(), zeta)
+        assert a == b == pytest.approx(value, abs=1e-6), (first, zeta)
+        averaged = torch.cat([grad_a, grad_b])/2    # what data-parallel training makes of it
+        assert (averaged - gradient).norm()/gradient.norm() < 1e-6, (first, zeta)
 
 
 def reference(rank, first):
@@ -80,19 +81,22 @@ def test_reference_is_that_of_all_processes(tmp_path):
     torch.testing.assert_close(one, covariance(cloud()[0][:, 0]), rtol=1e-4, atol=1e-4)
 
 
-def same_error(rank, kind):
-    states = share([torch.ones(rows, 1, dims)]*2 if kind == "constant" else cloud(), rank, 25)
-    mask = torch.ones(25, 1)
-    if kind == "nan" and rank == 1: states[1][3] = float("nan")
-    if kind == "empty": mask = mask*0
-    try: pooled_isoscore(HiddenStates(states, mask), group=dist.group.WORLD)
-    except ValueError as e: return str(e)
+kinds = dict(constant="zero variance", nan="not finite", empty="`mask` selects 0 tokens")
 
 
-@pytest.mark.parametrize("kind, text", [("constant", "zero variance"), ("nan", "not finite"), ("empty", "`mask` selects 0 tokens")])
-def test_every_process_finds_the_same_error(kind, text, tmp_path):
-    a, b = on_two(same_error, kind, folder=tmp_path)
-    assert a == b and text in a
+def errors(rank):
+    messages = []
+    for kind in kinds:
+        states = share([torch.ones(rows, 1, dims)]*2 if kind == "constant" else cloud(), rank, 25)
+        if kind == "nan" and rank == 1: states[1][3] = float("nan")
+        mask = torch.zeros(25, 1) if kind == "empty" else torch.ones(25, 1)
+        try: pooled_isoscore(HiddenStates(states, mask), group=dist.group.WORLD)
+        except ValueError as e: messages.append(str(e))
+    return messages
+
+
+def test_every_process_finds_the_same_errors(tmp_path):
+    for text, a, b in zip(kinds.values(), *on_two(errors, folder=tmp_path), strict=True): assert a == b and text in a
 
 
 def run_training(rank, config, root): return train(config, root, checkpoints=f"{root}/checkpoints", progress=False).status

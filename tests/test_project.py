@@ -1,0 +1,53 @@
+"The exported library: in step with the notebooks, light to import, arrows only downward."
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from nbdev.export import nb_export
+
+root = Path(__file__).resolve().parents[1]
+notebooks = {re.sub(r"^\d+_", "", path.stem): path for path in sorted((root/"nbs").glob("[0-9]*.ipynb"))}
+modules = sorted(p for p in (root/"istar_nb").glob("*.py") if not p.stem.startswith("_"))
+
+
+def imports(path):
+    "Top-level packages and istar_nb modules that a file imports anywhere."
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import): yield from (alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom): yield ("istar_nb." if node.level else "") + (node.module or "")
+
+
+def definitions(path):
+    "A module without its imports and its list of names, which depend on where it was exported to."
+    body = ast.parse(path.read_text()).body
+    return [ast.unparse(node) for node in body if not isinstance(node, (ast.Import, ast.ImportFrom)) and not ast.unparse(node).startswith("__all__")]
+
+
+def test_every_module_comes_from_a_notebook(tmp_path):
+    assert {p.stem for p in modules} == set(notebooks)
+    for name, notebook in notebooks.items():
+        nb_export(notebook, tmp_path)
+        assert definitions(tmp_path/f"{name}.py") == definitions(root/"istar_nb"/f"{name}.py"), f"run `make notebooks ONLY={notebook.stem}`"
+
+
+@pytest.mark.parametrize("path", modules, ids=lambda p: p.stem)
+def test_imports_point_downward_and_never_to_the_tools(path):
+    number = {name: int(notebook.stem[:2]) for name, notebook in notebooks.items()}
+    for name in imports(path):
+        package, _, module = name.partition(".")
+        assert package not in ("nbdev", "fastcore", "execnb"), f"{path.stem} imports {name}"
+        if package == "istar_nb" and module: assert number[module.split(".")[0]] < number[path.stem], f"{path.stem} imports {name}"
+
+
+def test_isoscore_imports_torch_and_nothing_heavier():
+    heavy = "transformers accelerate datasets matplotlib pandas scipy sklearn torchmetrics rich tyro".split()
+    code = f"import sys, istar_nb.isoscore; print([m for m in {heavy} if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+def test_help_needs_neither_torch_nor_transformers():
+    code = "import sys\ntry:\n import istar_nb.cli as c; c.main(['--help'])\nexcept SystemExit: print('LOADED', [m for m in ('torch', 'transformers') if m in sys.modules])"
+    assert "LOADED []" in subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
