@@ -80,7 +80,7 @@ def tasks_command()->None:
     terminal().print(table)
 
 # %% ../nbs/50_cli.ipynb #587beb18
-demo_note = ("MiniLM (all-MiniLM-L6-v2) is a real pretrained encoder, but tuned contrastively for sentence similarity: it starts far more isotropic than "
+demo_note = ("MiniLM (all-MiniLM-L6-v2) is a real pretrained encoder, but tuned contrastively for sentence similarity: its geometry is not that of "
              "plain BERT. One seed and one small task show that the penalty does what it says, not whether isotropy helps.")
 
 def demo_command(
@@ -106,7 +106,7 @@ def demo_command(
     title, figure = f"{config.task} with {config.model}: plain and I-STAR", png_bytes(comparison_figure(records))
     columns, rows = comparison_table(records)
     data, env = records[0].data, records[0].environment
-    setup = (f"{data['train']:,} training and {data['validation']:,} validation sentences of {config.task}, {config.epochs} epoch(s), batches of "
+    setup = (f"{data['train']:,} training and {data['validation']:,} validation sentences of {config.task}, {config.epochs} epoch{'s'*(config.epochs > 1)}, batches of "
              f"{config.batch_size}, learning rate {config.lr:g}, ζ = {config.zeta:g}, seed {config.seed}. ι is the IsoScore of all validation tokens, "
              "layers 1 to L together; by layer, the first row is ι before training and the others are changes from it.")
     versions = ", ".join(f"{name} {v}" for name, v in env["versions"].items())

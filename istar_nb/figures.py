@@ -67,8 +67,10 @@ def plot_score_isotropy(
         x, y = zip(*pairs)
         dots = ax.plot(x, y, "o", alpha=0.6 if len(pairs) > 1 else 1, label=label, color=(colors or {}).get(label))[0]
         if len(pairs) > 1: ax.plot(sum(x)/len(x), sum(y)/len(y), "x", ms=9, mew=2, color=dots.get_color())
-    ax.set(xlabel="IsoScore ι of layers 1 to L", ylabel=metric)
-    ax.margins(0.15)
+    low, high = ax.get_ylim()
+    middle, half = (low + high)/2, max(high - low, 0.1)*0.6    # differences of a hundredth should look like it
+    ax.set(xlabel="IsoScore ι of layers 1 to L", ylabel=metric, ylim=(middle-half, middle+half))
+    ax.margins(x=0.15)
     return ax
 
 # %% ../nbs/31_figures.ipynb #e4aedc4a

@@ -65,7 +65,7 @@ def html_page(
 )->str:                           # a complete HTML document
     "A self-contained HTML page."
     from jinja2 import Environment
-    def numeric(rows, column): return all(isinstance(row[column], int | float | None) for row in rows)
+    def numeric(rows, column): return all(show_value(row[column]).lstrip("+−–")[:1] in "0123456789" for row in rows)
     template = Environment(autoescape=True, trim_blocks=True).from_string(page_template)
     return template.render(title=title, sections=sections, lead=lead, footer=footer, show=show_value, numeric=numeric,
                            encode=lambda png: b64encode(png).decode())
@@ -105,9 +105,11 @@ def comparison_figure(
     labels = [run_label(r.config) for r in records]
     colors = {label: method_color(r.config["method"], r.config["lam"]) for label, r in zip(labels, records)}
     with style():
-        fig, axes = plt.subplots(1, 3, figsize=(11, 3.3), layout="constrained", width_ratios=[1.3, 1, 1.1])
+        fig, axes = plt.subplots(1, 3, figsize=(11, 3.5), layout="constrained", width_ratios=[1.3, 1, 1.1])
         plot_layers({label: r.epochs[-1]["isoscore_layers"] for label, r in zip(labels, records)}, colors, before=records[0].epochs[0]["isoscore_layers"], ax=axes[0])
         plot_score_isotropy({label: [(r.epochs[-1]["isoscore"], r.score)] for label, r in zip(labels, records)}, colors, records[0].metric, ax=axes[1])
         plot_training({label: r.steps for label, r in zip(labels, records)}, colors=colors, ax=axes[2])
         for ax, title in zip(axes, ["after training, by layer", "score against isotropy", "along training"]): ax.set_title(title)
+        axes[0].get_legend().remove()
+        fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
     return fig
