@@ -217,6 +217,7 @@ def isoscore_unbiased(
     d, dtype = sums.x.shape[1], sums.x.dtype
     score = ratio_score(sums.traces(), d).to(dtype)
     if not return_se: return score
+    if len(sums.s) < 5: raise ValueError("a standard error leaves out one point or sentence, and needs 5 of them; `x` has 4")
     without = ratio_score(sums.traces_without_each(), d)
     spread = (without - without.mean()).square().sum()*(len(without)-1)/len(without)
     return UnbiasedScore(score, spread.sqrt().to(dtype), score.item() > 1)

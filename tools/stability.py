@@ -13,7 +13,7 @@ from istar_nb.covariance import covariance
 from istar_nb.encoders import hidden_states, load_encoder
 from istar_nb.isoscore import isoscore, isoscore_from_cov, isoscore_unbiased
 from istar_nb.runs import environment
-from istar_nb.stability import Cloud, coverage, minilm_cloud, real, round_to, run_coverage, run_stability, synthetic
+from istar_nb.stability import COVERAGE, MINILM, REAL, SYNTHETIC, Cloud, round_to, run_coverage, run_stability
 from istar_nb.tasks import Collator, encode, load_task
 
 root = Path(__file__).resolve().parents[1]/"results"/"stability"
@@ -38,7 +38,7 @@ def token_states(model, layer, task):
 
 def activation_cloud(config):
     "Token states as a cloud. S is all tokens of randomly chosen sentences; the truth is the plug-in score of all tokens."
-    assert config.cloud == minilm_cloud
+    assert config.cloud == MINILM
     points, sentences, data = token_states("minilm", 6, "stdlib-docs")
     total = torch.bincount(sentences)
     shuffled = torch.randperm(len(total), generator=torch.Generator().manual_seed(config.seed))
@@ -55,13 +55,13 @@ def activation_cloud(config):
 
 
 if __name__ == "__main__":
-    every = {**synthetic, **real, **coverage}
+    every = {**SYNTHETIC, **REAL, **COVERAGE}
     names = sys.argv[1:] or list(every)
     if unknown := [name for name in names if name not in every]: sys.exit(f"no such record: {', '.join(unknown)}; there are {', '.join(every)}")
     here = environment()
     here["versions"]["scikit-learn"] = version("scikit-learn")
     for name in names:
-        if name in coverage: run_coverage(every[name], root, here)
-        elif name in real: run_stability(every[name], root, activation_cloud, here)
+        if name in COVERAGE: run_coverage(every[name], root, here)
+        elif name in REAL: run_stability(every[name], root, activation_cloud, here)
         else: run_stability(every[name], root, environment=here)
         print(f"{(root/name).relative_to(root.parents[1])}.json", flush=True)

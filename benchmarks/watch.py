@@ -1,0 +1,108 @@
+"""What `watch` costs: `python benchmarks/watch.py [--help]`.
+
+Times forward passes and training steps (forward, backward, AdamW) of a model on real sentences, plain and watched in
+turn, and prints the ratios of their medians; writes nothing unless `--record` is given. The first update of a metric
+touches every group; it is left out, as is the computing of the measures, which is done once at the end and timed apart.
+"""
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import time
+from pathlib import Path
+
+
+def clock(device):
+    "The time when everything asked of `device` so far is done."
+    import torch
+    if device == "cuda": torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def rounds(steps, repeats, device):
+    "All times of `steps` (name -> function), taken in turn, after one unmeasured round."
+    times = {name: [] for name in steps}
+    for i in range(repeats + 1):
+        for name, step in steps.items():
+            start = clock(device)
+            step()
+            if i: times[name].append(clock(device) - start)
+    return times
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--model", default="minilm", help="an alias, a folder, or `bert-base` for that shape with random weights")
+    parser.add_argument("--batch", type=int, default=32, help="sentences in a batch")
+    parser.add_argument("--length", type=int, default=64, help="tokens in a sentence, none of them padding")
+    parser.add_argument("--groups", type=int, nargs="+", default=[1, 8], help="groups that watch keeps")
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=int(os.environ.get("OMP_NUM_THREADS", os.cpu_count())))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--record", action="store_true", help="write results/benchmarks/watch-MODEL-DEVICE.json")
+    args = parser.parse_args()
+
+    import torch
+
+    from istar_nb.encoders import load_encoder
+    from istar_nb.streaming import watch
+    from istar_nb.tasks import load_task
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    model, tokenizer = load_encoder("minilm" if args.model == "bert-base" else args.model)
+    if args.model == "bert-base":
+        from transformers import AutoConfig, AutoModel
+        model = AutoModel.from_config(AutoConfig.for_model("bert", vocab_size=len(tokenizer)))
+    model.to(args.device)
+    text = iter(tokenizer(" ".join(row["sentence"] for row in load_task("stdlib-docs").train), add_special_tokens=False, verbose=False)["input_ids"])
+    ids = torch.tensor([[next(text) for _ in range(args.length)] for _ in range(args.batch)], device=args.device)
+    batch = dict(input_ids=ids, attention_mask=torch.ones_like(ids))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
+    load_before = os.getloadavg()[0]
+
+    def forward():
+        with torch.no_grad(): model.eval()(**batch)
+
+    def training():
+        model.train()(**batch).last_hidden_state.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def watched(step, seen):
+        "The step with hooks in place, into metrics that exist already."
+        def run():
+            with watch(model, groups=len(next(iter(seen.metrics.values())).sums)) as fresh:
+                fresh.metrics.update(seen.metrics)
+                step()
+        return run
+
+    rows, computing = {}, {}
+    for name, step in [("forward", forward), ("training step", training)]:
+        steps = {"plain": step}
+        for groups in args.groups:
+            with watch(model, groups=groups) as seen: [forward() for _ in range(3)]    # the first updates fill every group
+            steps[f"watched, {groups} group{'s'*(groups > 1)}"] = watched(step, seen)
+            start = clock(args.device)
+            seen.compute()
+            computing[groups] = clock(args.device) - start
+        times = rounds(steps, args.repeats, args.device)
+        medians = {key: statistics.median(values) for key, values in times.items()}
+        rows[name] = {key: dict(seconds=medians[key], ratio=medians[key]/medians["plain"], all_seconds=times[key]) for key in steps}
+    print(f"{args.model}, {args.batch} x {args.length} tokens, every block, {args.threads} threads on {args.device}, medians of {args.repeats}")
+    for name, kinds in rows.items():
+        for key, row in kinds.items(): print(f"{name:14} {key:18} {row['seconds']*1e3:9.1f} ms  {row['ratio']:.3f}x")
+    for groups, seconds in computing.items(): print(f"all measures of all blocks at the end, {groups} groups: {seconds*1e3:.0f} ms")
+    if args.record:
+        record = dict(benchmark="watch", model=args.model, batch=args.batch, length=args.length, repeats=args.repeats, device=args.device, rows=rows, computing=computing,
+                      versions={name: importlib.metadata.version(name) for name in ("torch", "torchmetrics", "transformers")},
+                      hardware=dict(machine=platform.machine(), cores=os.cpu_count(), threads=args.threads, load_before=load_before,
+                                    gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else None))
+        target = Path(__file__).resolve().parents[1]/"results"/"benchmarks"/f"watch-{args.model.replace('/', '-')}-{args.device}.json"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(json.dumps(record, indent=1) + "\n")
+        print(f"wrote {target.relative_to(target.parents[2])}")
+
+
+if __name__ == "__main__": main()

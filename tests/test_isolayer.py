@@ -1,0 +1,190 @@
+"IsoLayer, IsoBN and transforms where a notebook cannot go: every family, two processes, mixed precision, old weights."
+import json
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from torch.nn.parallel import DistributedDataParallel
+
+from istar_nb.encoders import forward_with_states, load_encoder
+from istar_nb.isolayer import ClsModel, Features, IsoBN, IsoLayer, JointLoss, cls_features, make_transform, split_indices, train_isolayer
+from istar_nb.tasks import Collator, encode, load_task
+from istar_nb.transforms import AllButTheTop, NormMoments, Whitening
+
+families = ("bert", "albert", "distilbert", "roberta", "gpt2")
+
+
+def batches(tokenizer, sizes=(5, 7, 4)):
+    "Padded batches of labelled sentences."
+    data, start, made = load_task("stdlib-docs"), 0, []
+    for size in sizes:
+        made.append(Collator(tokenizer)(encode(data.train[start:start+size], data.task, tokenizer, 24)))
+        start += size
+    return made
+
+
+@pytest.mark.parametrize("family", families)
+@pytest.mark.parametrize("kind", [None, "isolayer", "isobn"])
+def test_every_family_trains_and_comes_back_bit_equal(family, kind, tmp_path):
+    torch.manual_seed(0)
+    encoder, tokenizer = load_encoder(f"tiny-{family}")
+    model = ClsModel(encoder, 8, kind and make_transform(kind, dim=32), token="last" if family == "gpt2" else "first")
+    made = batches(tokenizer)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for batch in made:
+        out, states = forward_with_states(model.train(), batch)
+        out.loss.backward()
+        assert all(p.grad is not None for p in model.parameters() if p.requires_grad), "a parameter that nothing trains breaks data-parallel training"
+        optimizer.step()
+    assert len(states.layers) == model.config.num_hidden_layers + 1
+    model.save_pretrained(tmp_path)
+    before = torch.get_rng_state()
+    again = ClsModel.from_pretrained(tmp_path)
+    assert torch.equal(before, torch.get_rng_state())
+    with torch.no_grad():
+        for batch in made: assert torch.equal(model.eval()(**batch).logits, again(**batch).logits)
+    if kind == "isobn": assert again.transform.count == 3
+
+
+def test_saved_encoder_is_an_ordinary_model_of_transformers(tmp_path):
+    from transformers import AutoModel
+    encoder, tokenizer = load_encoder("tiny-bert")
+    model = ClsModel(encoder, 8).eval()
+    model.save_pretrained(tmp_path)
+    alone = AutoModel.from_pretrained(tmp_path/"encoder", dtype=torch.float32, local_files_only=True, add_pooling_layer=False).eval()
+    batch = {k: v for k, v in batches(tokenizer)[0].items() if k != "labels"}
+    assert torch.equal(alone(**batch).last_hidden_state, model.encoder(**batch).last_hidden_state)
+    assert not [p for p in tmp_path.rglob("*") if p.suffix in (".bin", ".pt", ".pkl")]
+
+
+def test_a_folder_that_does_not_fit_is_refused(tmp_path):
+    ClsModel(load_encoder("tiny-bert").model, 8, IsoBN(32)).save_pretrained(tmp_path)
+    settings = json.loads((tmp_path/"isolayer.json").read_text())
+    for transform, error in [(None, "does not fit"), (dict(kind="isolayer", dim=32), "does not fit"), (dict(kind="pickle", dim=32), "`kind` must be one of")]:
+        (tmp_path/"isolayer.json").write_text(json.dumps({**settings, "transform": transform}))
+        with pytest.raises(ValueError, match=error): ClsModel.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("num_labels", [3, 1])
+def test_second_stage_touches_nothing_but_the_layer(num_labels):
+    "Two clusters of features, most of whose variance says nothing about the label: isotropy can rise, and the task stay solved."
+    generator = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    model = ClsModel(load_encoder("tiny-bert").model, num_labels)
+    x = torch.randn(400, 32, generator=generator)*torch.cat([torch.tensor([6.]), torch.linspace(1.5, 0.5, 31)])
+    labels = x[:, 1:4].argmax(1) if num_labels > 1 else x[:, 1] + 0.5*torch.randn(400, generator=generator)
+    with torch.no_grad():
+        model.head.weight.zero_()
+        model.head.weight[range(num_labels), range(1, num_labels+1)] = 3. if num_labels > 1 else 1.
+    learn, stop = split_indices(400)
+    train, held_out = (Features(x[part], labels[part]) for part in (learn, stop))
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    history = train_isolayer(model, train, held_out, keep="isoscore", tolerance=0.05, epochs=150, lr=3e-3)
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items() if not k.startswith("transform."))
+    start, end = history.epochs[0], history.epochs[history.best]
+    assert end["isoscore"] > 2*start["isoscore"] and end["ev1"] < 0.6*start["ev1"] and end["score"] >= start["score"] - 0.05
+    model.transform = None
+    assert train_isolayer(model, train, held_out, keep="isoscore", tolerance=0.05, epochs=150, lr=3e-3) == history
+
+
+def test_features_are_what_the_head_would_see():
+    encoder, tokenizer = load_encoder("tiny-roberta")
+    model, made = ClsModel(encoder, 8).train(), batches(load_encoder("tiny-roberta").tokenizer)
+    features = cls_features(model, made)
+    assert model.training and torch.equal(features.labels, torch.cat([batch["labels"] for batch in made]))
+    with torch.no_grad(): assert torch.equal(features.x, torch.cat([model.eval()(**batch).embedding for batch in made]))
+
+
+def test_split_is_70_30_and_repeatable():
+    first, second = split_indices(101, seed=3)
+    assert len(second) == 30 and sorted(first + second) == list(range(101)) and split_indices(101, seed=3) == (first, second)
+    assert split_indices(101, seed=4) != (first, second)
+
+
+def test_bf16_autocast_through_accelerate():
+    "The extra field survives accelerate's conversion of outputs; IsoBN's statistics stay float32."
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState, GradientState
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+    encoder, tokenizer = load_encoder("tiny-bert")
+    model = Accelerator(mixed_precision="bf16", cpu=True).prepare(ClsModel(encoder, 8, IsoBN(32)))
+    out = model.train()(**batches(tokenizer)[0], output_hidden_states=True)
+    out.loss.backward()
+    assert out.embedding.dtype == out.logits.dtype == torch.float32 and "hidden_states" in out
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+rows, dims = 50, 12
+
+
+def cloud(): return torch.randn(rows, dims, generator=torch.Generator().manual_seed(1))*torch.linspace(3, 0.3, dims) + 10
+
+
+def work(rank, job, folder):
+    "What one of two processes does; they meet at a file, so that no port can be taken."
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    torch.save(job(rank), f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def on_two(job, folder):
+    "The results of `job(rank)` on both of two processes."
+    mp.spawn(work, (job, str(folder)), nprocs=2)
+    return [torch.load(f"{folder}/{rank}.pt") for rank in range(2)]
+
+
+def normalized_on_two(rank):
+    "IsoBN under data-parallel training, on unequal shares: its state after three batches, and one share's gradient."
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(dims, dims), IsoBN(dims)))
+    for first in (25, 40, 49): out = model(cloud()[:first] if rank == 0 else cloud()[first:])
+    local = IsoBN(dims, scope="local")
+    local(cloud()[:30] if rank == 0 else cloud()[30:])
+    joint = JointLoss()
+    balanced = [joint(torch.tensor(1. + rank + k), torch.tensor(4. - rank)) for k in range(3)]
+    return dict(cov=model.module[1].cov, std=model.module[1].std, count=model.module[1].count, local=local.std, means=joint.means, balanced=torch.stack(balanced))
+
+
+def test_two_processes_normalize_as_one(tmp_path):
+    results = on_two(normalized_on_two, tmp_path)
+    torch.manual_seed(0)
+    linear, one, joint = torch.nn.Linear(dims, dims), IsoBN(dims), JointLoss()
+    for _ in range(3): one(linear(cloud()))
+    for k in range(3): joint(torch.tensor(1.5 + k), torch.tensor(3.5))
+    for result in results:
+        torch.testing.assert_close(result["cov"], one.cov, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(result["std"], one.std, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(result["means"], joint.means)
+        assert result["count"] == 3
+    assert torch.equal(results[0]["cov"], results[1]["cov"]) and not torch.equal(results[0]["local"], results[1]["local"])
+
+
+@parametrize_with_checks([Whitening(), Whitening("zca", "auto"), Whitening(shrinkage=0.2, n_components=2), AllButTheTop(), AllButTheTop(0)])
+def test_estimators(estimator, check): check(estimator)
+
+
+def test_streaming_far_from_the_origin_and_at_odd_scales():
+    generator = np.random.default_rng(0)
+    for shift, scale in [(1e5, 1.), (0., 1e-15), (0., 1e15), (10., 1e-3)]:
+        x = (generator.standard_normal((300, 8))*np.arange(1, 9) + shift)*scale
+        once, often = Whitening("zca", "auto").fit(x), Whitening("zca", "auto")
+        for part in np.split(x, [1, 7, 150]): often.partial_fit(part)
+        np.testing.assert_allclose(often.transform(x), once.transform(x), atol=1e-6)
+        np.testing.assert_allclose(np.cov(Whitening().fit_transform(x).T), np.eye(8), atol=1e-5)
+
+
+def test_moments_merge_in_any_order():
+    x = np.random.default_rng(0).standard_normal((90, 5))**2
+    parts = [NormMoments().update(part) for part in np.split(x, [1, 40])]
+    forth, back = NormMoments(), NormMoments()
+    for part in parts: forth.merge(part)
+    for part in reversed(parts): back.merge(part)
+    centred = x - x.mean(0)
+    for m in (forth, back):
+        np.testing.assert_allclose(m.quartic, ((centred**2).sum(1)**2).sum(), rtol=1e-12)
+        np.testing.assert_allclose(m.cubic, (centred**2).sum(1) @ centred, rtol=1e-10)

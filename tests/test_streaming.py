@@ -1,0 +1,281 @@
+"Streams of points over processes, through models, and in bounded memory."
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel
+from torch.testing import assert_close
+
+from istar_nb.covariance import covariance, participation_ratio
+from istar_nb.encoders import load_encoder
+from istar_nb.isoscore import isoscore, isoscore_unbiased
+from istar_nb.measures import effective_rank, explained_variance, mean_activation, mean_cosine, outlier_dimensions, sv_anisotropy
+from istar_nb.streaming import IsoScoreMetric, IsotropyMetrics, add_sums_, merged, repeated_blocks, sums_of, watch
+from istar_nb.tasks import load_task
+
+
+def work(rank, port, job, args, folder):
+    "What one of two processes does."
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), CUDA_VISIBLE_DEVICES="")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    torch.save(job(rank, *args), f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def on_two(job, *args, folder):
+    "The results of `job(rank, *args)` on both of two processes."
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    mp.spawn(work, (port, job, args, str(folder)), nprocs=2)
+    return [torch.load(f"{folder}/{rank}.pt") for rank in range(2)]
+
+
+def close(values, wanted, tolerance=1e-6, without=()):
+    "Check dictionaries of measures against each other."
+    assert set(values) >= set(wanted) - set(without)
+    for name in set(wanted) - set(without):
+        assert_close(values[name].double(), wanted[name].double(), rtol=tolerance, atol=tolerance, msg=lambda m: f"{name}: {m}")
+
+
+def in_memory(x):
+    "The measures of points in memory, in float64."
+    x, outliers = x.double(), outlier_dimensions(x)
+    return dict(isoscore=isoscore(x), participation_ratio=participation_ratio(covariance(x)), effective_rank_raw=effective_rank(x),
+                effective_rank_centred=effective_rank(x, center=True), ev_1=explained_variance(x, 1), ev_5=explained_variance(x, 5), ev_20=explained_variance(x, 20),
+                sv_anisotropy_raw=sv_anisotropy(x, 1, center=False), sv_anisotropy_centred=sv_anisotropy(x, 1), mean_cosine=mean_cosine(x), outlier_share=outliers.share,
+                mean_activation=mean_activation(x), outlier_count=torch.tensor(outliers.count), count=torch.tensor(len(x)))
+
+
+def sentences(count): return [row["sentence"] for row in load_task("stdlib-docs").train[:count]]
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    "States and masks of MiniLM on 240 real sentences, in batches of 16 whose lengths differ."
+    model, tokenizer = load_encoder("minilm")
+    lines, batches = sentences(240), []
+    for i in range(0, 240, 16):
+        batch = tokenizer(lines[i:i+16], padding=True, truncation=True, max_length=24, return_tensors="pt")
+        with torch.no_grad(): batches.append((model(**batch).last_hidden_state, batch["attention_mask"]))
+    return batches
+
+
+def real_points(corpus): return torch.cat([states[mask.bool()] for states, mask in corpus])
+
+
+def filled(metric, batches):
+    for states, mask in batches: metric.update(states, mask)
+    return metric
+
+
+# Two processes
+
+shares = (8, 13, 15, 0)    # batches of the first process, of 15; the other has the rest, or nothing
+
+
+def measure_shares(rank, corpus):
+    "Values, errors and local counts for every share, before and after a second half."
+    out = []
+    for first in shares:
+        mine = corpus[:first] if rank == 0 else corpus[first:]
+        score, every = filled(IsoScoreMetric(), mine), filled(IsotropyMetrics(), mine)
+        values, errors = every.compute(), every.errors()
+        out.append(dict(values=values, errors=errors, score=score.compute(), local=every.count, gathered=gathered_value(mine)))
+    return out
+
+
+def gathered_value(mine):
+    "The same through torchmetrics' own gather, which wants to know d."
+    from torchmetrics.utilities.distributed import gather_all_tensors
+    return filled(IsoScoreMetric(384, dist_sync_fn=gather_all_tensors), mine).compute()
+
+
+def test_two_processes_give_the_numbers_of_one(corpus, tmp_path):
+    points = real_points(corpus)
+    one, wanted = filled(IsotropyMetrics(), corpus).compute(), in_memory(points)
+    close(one, wanted)
+    for first, a, b in zip(shares, *on_two(measure_shares, corpus, folder=tmp_path)):
+        mine = len(real_points(corpus[:first])) if first else 0
+        assert (a["local"], b["local"]) == (mine, len(points) - mine)    # computing does not leave the others' points behind
+        for result in (a, b):
+            close(result["values"], one, without={"isoscore_unbiased", "isoscore_unbiased_se"})    # which depend on the dealing
+            assert abs(result["values"]["isoscore_unbiased"] - one["isoscore_unbiased"]) < 2*one["isoscore_unbiased_se"]
+            for value in (result["score"], result["gathered"]): assert_close(value, one["isoscore"], rtol=1e-6, atol=0)
+            assert all(e.isfinite() for e in result["errors"].values())
+        close(a["values"], b["values"], 0)
+        close(a["errors"], b["errors"], 0)
+
+
+def disagree(rank):
+    "Errors and the state after them, when dimensions differ, groups differ, or nobody has a point."
+    messages = []
+    for metric, d in [(IsotropyMetrics(), 5 + rank), (IsotropyMetrics(groups=5 + rank), 5), (IsotropyMetrics(), 0)]:
+        if d: metric.update(torch.randn(6, d, generator=torch.Generator().manual_seed(rank)))
+        try: metric.compute()
+        except ValueError as e: messages.append((str(e), metric.count))
+        metric.update(torch.randn(3, d or 4))    # still usable
+        assert metric.count == (9 if d else 3)
+    return messages
+
+
+def test_processes_that_disagree_get_the_same_error(tmp_path):
+    a, b = on_two(disagree, folder=tmp_path)
+    assert a == b and [count for _, count in a] == [6, 6, 0]
+    for (message, _), text in zip(a, ("between 5 and 6 dimensions", "between 5 and 6 `groups`", "0 were seen")): assert text in message
+
+
+def tokenized():
+    tokenizer = load_encoder("tiny-bert").tokenizer
+    return tokenizer(sentences(24), padding="max_length", truncation=True, max_length=20, return_tensors="pt")
+
+
+def watched_training(rank, weights, ours):
+    "Blocks watched over two steps of data-parallel training with gradient checkpointing; the second process has 8 or 16 of 24 sentences."
+    model = load_encoder("tiny-bert").model
+    model.load_state_dict(weights)
+    for p in model.pooler.parameters(): p.requires_grad_(False)
+    model.train().gradient_checkpointing_enable()
+    model.config.use_cache = False
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout): module.p = 0.
+    batch = {k: v[ours[rank]] for k, v in tokenized().items()}
+    wrapped = DistributedDataParallel(model) if dist.is_initialized() else model
+    with watch(wrapped) as seen:
+        for _ in range(2): wrapped(**batch).last_hidden_state.square().mean().backward()
+    return seen.compute()
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable.*:FutureWarning")
+def test_watch_in_data_parallel_training(tmp_path):
+    ranks = {"effective_rank_raw", "effective_rank_centred"}
+    torch.manual_seed(0)
+    weights = load_encoder("tiny-bert").model.state_dict()
+    one = watched_training(0, weights, [slice(None)])
+    a, b = on_two(watched_training, weights, [slice(0, 16), slice(16, None)], folder=tmp_path)
+    tokens = tokenized()["attention_mask"].sum().item()
+    for name in one:
+        assert one[name]["count"] == 2*tokens
+        for values in (a, b):
+            close(values[name], one[name], 1e-5, without={"isoscore_unbiased", "isoscore_unbiased_se", *ranks})
+            close({r: values[name][r] for r in ranks}, {r: one[name][r] for r in ranks}, 1e-4)    # a layer norm has left no variance in one direction: its share is rounding
+
+
+# One process
+
+def test_merging_in_any_order(corpus):
+    parts = torch.stack([sums_of(states[mask.bool()]) for states, mask in corpus])
+    orders = [torch.randperm(len(parts), generator=torch.Generator().manual_seed(i)) for i in range(5)]
+    totals = [merged(parts[order][:, None])[0] for order in orders]
+    totals.append(add_sums_(merged(parts[:7, None])[0], merged(parts[7:, None])[0]))
+    for total in totals[1:]: assert_close(total, totals[0], rtol=1e-10, atol=1e-10)
+
+
+def test_groups_give_the_unbiased_score_of_the_earlier_page(corpus):
+    "One update deals 60 sentences to 8 groups in runs; the same numbers as ids give the same score and standard error."
+    states, mask = torch.cat([s[:, :10] for s, _ in corpus[:4]])[:60], torch.cat([m[:, :10] for _, m in corpus[:4]])[:60]
+    metric = IsotropyMetrics()
+    metric.update(states, mask)
+    values = metric.compute()
+    runs = torch.tensor([i*60//8 for i in range(9)]).diff()
+    ids = torch.arange(8).repeat_interleave(runs)[:, None].expand(mask.shape)[mask.bool()]
+    wanted = isoscore_unbiased(states[mask.bool()], ids, return_se=True)
+    assert_close(values["isoscore_unbiased"], wanted.score, rtol=1e-5, atol=0)
+    assert_close(values["isoscore_unbiased_se"], wanted.standard_error, rtol=1e-4, atol=0)
+
+
+def test_stopped_and_loaded_it_ends_where_it_would_have(corpus, tmp_path):
+    unbroken, first = IsotropyMetrics(), IsotropyMetrics()
+    filled(first, corpus[:6])
+    torch.save(first.state_dict(), tmp_path/"state.pt")
+    saved = torch.load(tmp_path/"state.pt", weights_only=True)
+    loaded = [IsotropyMetrics(), IsotropyMetrics()]
+    for metric in loaded: metric.load_state_dict(dict(saved))
+    for metric in (first, *loaded): filled(metric, corpus[6:])
+    filled(unbroken, corpus)
+    for metric in (first, *loaded): assert torch.equal(metric.sums, unbroken.sums)    # also: two metrics loaded from one dict do not share it
+
+
+@pytest.mark.parametrize("offset", (0., 1e3, 1e6))
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.float64))
+def test_a_huge_mean_loses_nothing_of_what_came(offset, dtype):
+    if dtype == torch.bfloat16 and offset: offset = 16.    # beyond that nothing of the spread is left in the input
+    rng = torch.Generator().manual_seed(0)
+    given = (torch.randn(3000, 20, generator=rng, dtype=torch.float64)*torch.linspace(2, 0.5, 20) + offset).to(dtype)
+    metric = IsotropyMetrics()
+    for part in given.split(170): metric.update(part)
+    close(metric.compute(), in_memory(given), 3e-7 if offset < 1e6 else 1e-6)
+
+
+def peak(n):
+    "Peak memory of a process that measures n points, in MB."
+    code = f"""if 1:
+        import resource, torch
+        from istar_nb.streaming import IsotropyMetrics
+        torch.set_num_threads(1)
+        metric, points = IsotropyMetrics(), torch.randn(1000, 256)
+        for i in range({n}//1000): metric.update(points + i)
+        metric.compute()
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss/1024)"""
+    return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}).stdout)
+
+
+def test_memory_does_not_grow_with_points():
+    "200,000 points are 195 MB; the difference to 5,000 is a small part of that."
+    assert peak(200_000) - peak(5000) < 30
+
+
+@pytest.mark.parametrize("family", ("bert", "distilbert", "roberta", "gpt2"))
+@pytest.mark.parametrize("reentrant", (True, False))
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable.*:FutureWarning")
+def test_checkpointed_activations_count_once(family, reentrant):
+    "Blocks, and modules inside them, which certainly run a second time in backward."
+    model, tokenizer = load_encoder(f"tiny-{family}")
+    batch = tokenizer(sentences(10), padding=True, return_tensors="pt")
+    model.train().gradient_checkpointing_enable(dict(use_reentrant=reentrant))
+    model.config.use_cache, blocks, forwards = False, repeated_blocks(model), []
+    inner = [next(f"{block}.{name}" for name, m in model.get_submodule(block).named_modules() if isinstance(m, (torch.nn.Linear, torch.nn.LayerNorm))) for block in blocks]
+    for name in inner: model.get_submodule(name).register_forward_hook(lambda *_: forwards.append(1))
+    with watch(model, [*blocks, *inner]) as seen: model(**batch).last_hidden_state.square().sum().backward()
+    assert {name: int(v["count"]) for name, v in seen.compute().items()} == dict.fromkeys([*blocks, *inner], batch["attention_mask"].sum().item())
+    assert len(forwards) == 2*len(inner)
+
+
+def hooks(model): return [(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()]
+
+
+@pytest.mark.parametrize("where", ("user", "model", "mask", "layers"))
+def test_hooks_are_removed_after_an_exception(where):
+    model, tokenizer = load_encoder("tiny-bert")
+    batch = tokenizer(sentences(4), padding=True, return_tensors="pt")
+    model(**batch)
+    before = hooks(model)
+    def broken(*_): raise RuntimeError("broken")
+    with pytest.raises((RuntimeError, ValueError, IndexError)):
+        with watch(model, "nothing like this" if where == "layers" else None, broken if where == "mask" else None) as seen:
+            assert hooks(model) != before
+            if where == "model": model(**batch, position_ids=torch.full((1, 1), 10**6))
+            model(**batch)
+            if where == "user": broken()
+    assert hooks(model) == before
+    if where != "layers": assert seen.inputs == {}    # nothing of the failed call is kept alive
+
+
+def test_watching_changes_nothing():
+    "Losses and gradients are bit-equal with and without."
+    model, tokenizer = load_encoder("tiny-gpt2")
+    batch = tokenizer(sentences(8), padding=True, return_tensors="pt")
+    def step():
+        model.zero_grad()
+        loss = model(**batch).last_hidden_state.square().mean()
+        loss.backward()
+        return loss, [p.grad.clone() for p in model.parameters()]
+    plain = step()
+    with watch(model, ["h.*"]): watched = step()
+    assert torch.equal(plain[0], watched[0]) and all(map(torch.equal, plain[1], watched[1]))

@@ -1,0 +1,134 @@
+"The entropy penalty on two gloo processes against one: value, gradient, micro-batches, errors."
+import os
+import socket
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from istar_nb.regularizers import HiddenStates
+from istar_nb.topology import EntropyRegularizer, boruvka, h0_bars, prim, spanning_forest
+
+rows, dims = 50, 24
+
+
+def cloud():
+    "Last-layer states (rows, 2, dims), far from the origin, and labels: two classes of several, one of one, one of equal points."
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(rows, 2, dims, generator=generator)*torch.linspace(3, 0.5, dims) + 100
+    labels = torch.randint(2, (rows,), generator=generator)
+    labels[7], labels[[3, 30, 49]] = 5, 3
+    states[[3, 30, 49]] = states[3].clone()
+    return states, labels
+
+
+def work(rank, port, job, args, folder):
+    "What one of two processes does."
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2", OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    torch.save(job(rank, *args), f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def on_two(job, *args, folder):
+    "The results of `job(rank, *args)` on both of two processes."
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    mp.spawn(work, (port, job, args, str(folder)), nprocs=2)
+    return [torch.load(f"{folder}/{rank}.pt") for rank in range(2)]
+
+
+def share(x, rank, first): return x[:first] if rank == 0 else x[first:]
+
+
+def value_and_gradient(states, labels, micro=1, **options):
+    "The penalty of a batch, in `micro` prepared micro-batches, and its gradient in the [CLS] states."
+    leaf, penalty, value = states.clone().requires_grad_(), EntropyRegularizer(**options), 0.
+    def batches(x): return [(HiddenStates([part]*2, torch.ones(part.shape[:2])), own) for part, own in zip(x.tensor_split(micro), labels.tensor_split(micro))]
+    if micro > 1: penalty.prepare(batches(states))
+    for one, own in batches(leaf):
+        loss = penalty(one, own)/micro
+        loss.backward()
+        value += loss.item()
+    assert (leaf.grad[:, 1] == 0).all()
+    return value, leaf.grad[:, 0]
+
+
+cases = [(first, micro, options) for first in (25, 40, 47, 50) for micro in (1, 3)
+         for options in (dict(), dict(selection="none", normalize=True), dict(selection="released", by_class=False))]
+
+
+def penalties(rank):
+    states, labels = cloud()
+    return [value_and_gradient(share(states, rank, first), share(labels, rank, first), micro, **options) for first, micro, options in cases]
+
+
+def test_penalty_and_gradient_are_those_of_the_global_batch(tmp_path):
+    states, labels = cloud()
+    for (first, micro, options), (a, grad_a), (b, grad_b) in zip(cases, *on_two(penalties, folder=tmp_path), strict=True):
+        value, gradient = value_and_gradient(states, labels, **options)
+        assert a == pytest.approx(b, rel=1e-6) == pytest.approx(value, rel=1e-5), (first, micro, options)
+        averaged = torch.cat([grad_a, grad_b])/2    # what data-parallel training makes of it
+        assert gradient.norm() > 0 and (averaged - gradient).norm()/gradient.norm() < 1e-5, (first, micro, options)
+
+
+def local_penalty(rank):
+    states, labels = cloud()
+    return value_and_gradient(share(states, rank, 30), share(labels, rank, 30), scope="local")
+
+
+def test_local_scope_knows_only_its_own_rows(tmp_path):
+    states, labels = cloud()
+    for rank, (value, gradient) in enumerate(on_two(local_penalty, folder=tmp_path)):
+        alone, expected = value_and_gradient(share(states, rank, 30), share(labels, rank, 30))
+        assert value == alone and torch.equal(gradient, expected)
+
+
+kinds = {"missing": "`labels` are missing", "float": "`labels` must be integers", "short": "differ in number", "nan": "not finite", "empty": "n ≥ 1"}
+
+
+def errors(rank):
+    messages = []
+    for kind in kinds:
+        states, labels = (share(x, rank, 25) for x in cloud())
+        if rank == 1 and kind == "missing": labels = None
+        if rank == 1 and kind == "float": labels = labels.float()
+        if rank == 1 and kind == "short": labels = labels[:3]
+        if rank == 1 and kind == "nan": states[2] = float("nan")
+        if kind == "empty": states, labels = states[:0], labels[:0]
+        try: EntropyRegularizer()(HiddenStates([states], torch.ones(states.shape[:2])), labels)
+        except ValueError as e: messages.append(str(e))
+    return messages
+
+
+def test_every_process_finds_the_same_errors(tmp_path):
+    for text, a, b in zip(kinds.values(), *on_two(errors, folder=tmp_path), strict=True): assert a == b and text in a
+
+
+@pytest.mark.parametrize("number", range(30))
+def test_both_searches_agree_on_clouds_with_ties(number):
+    generator = torch.Generator().manual_seed(number)
+    n, d = (torch.randint(low, high, (), generator=generator).item() for low, high in [(100, 300), (1, 6)])
+    x = torch.randint(2 + number % 5, (n, d), generator=generator).float()    # few distinct values: duplicates and ties
+    lengths = torch.cdist(x.double(), x.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    i, j = boruvka(lengths).T
+    expected = lengths[tuple(torch.from_numpy(prim(lengths.numpy())).T)].sort().values
+    torch.testing.assert_close(lengths[i, j][i != j].sort().values, expected, rtol=0, atol=0)
+    torch.testing.assert_close(h0_bars(x).sort().values.double(), expected, rtol=1e-6, atol=0)
+    groups = torch.randint(4, (n,), generator=generator)
+    assert len(spanning_forest(x, groups=groups)) == n - len(groups.unique())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("n", (1, 2, 3, 64, 1024))
+def test_on_a_gpu(n):
+    x = torch.randn(n, 96, generator=torch.Generator().manual_seed(n))
+    if n > 3: x[n//2:] = x[:n//2].clone()    # duplicates
+    here, there = x.clone().requires_grad_(), x.cuda().requires_grad_()
+    bars, copy = h0_bars(here), h0_bars(there)
+    assert copy.is_cuda
+    torch.testing.assert_close(copy.sort().values.cpu(), bars.sort().values, rtol=1e-5, atol=1e-6)
+    if n > 1: assert len(spanning_forest(there, groups=torch.arange(n, device="cuda") % 2)) == n-2
