@@ -141,7 +141,7 @@ def measure_command(
     limit: int | None = None,
     data_dir: str | None = None,
     hub: bool = False,
-    batch_size: int = 64,
+    batch_tokens: int = 4096,
     max_length: int = 256,
     out: Path = Path("isotropy"),
     progress: bool = True,
@@ -159,7 +159,7 @@ def measure_command(
         limit: Measure only this many texts from the start; all without it.
         data_dir: Folder with the tasks' files; without it the variable ISTAR_DATA.
         hub: Allow downloads from the Hugging Face hub.
-        batch_size: Texts in a batch.
+        batch_tokens: Tokens in a batch.
         max_length: Tokens kept of a text.
         out: Folder for the report, as HTML and JSON.
         progress: Show a progress bar.
@@ -173,7 +173,7 @@ def measure_command(
         found, source = {Path(name).name: measure_embeddings(name) for name in names}, "points of a file"
     else:
         texts, source = list_texts(task, text, data_dir, hub, limit)
-        found = {name: measure_name(name, texts, tokens, layers, hub, batch_size, max_length, progress) for name in names}
+        found = {name: measure_name(name, texts, tokens, layers, hub, batch_tokens, max_length, progress) for name in names}
         source = f"{len(texts):,} texts of {source}, tokens: {tokens}"
     env = environment()
     out.mkdir(parents=True, exist_ok=True)
@@ -196,16 +196,15 @@ def list_texts(task:str|None, text:Path|None, data_dir:str|None, hub:bool, limit
     return [tuple(row[c] for c in data.task.texts) for row in data.train[:limit]], f"{task} (training rows)"
 
 
-def measure_name(name:str, texts:list, tokens:str, layers:tuple[int,...]|None, hub:bool, batch_size:int, max_length:int, progress:bool)->dict:
+def measure_name(name:str, texts:list, tokens:str, layers:tuple[int,...]|None, hub:bool, batch_tokens:int, max_length:int, progress:bool)->dict:
     "Load a model and measure it."
     from tqdm.auto import tqdm
 
     from istar_nb.encoders import load_encoder
     from istar_nb.reports import measure_model, text_batches
     encoder = load_encoder(name, hub=hub)
-    batches = text_batches(texts, encoder.tokenizer, batch_size, max_length)
-    total = -(-len(texts)//batch_size)
-    return measure_model(encoder.model, tqdm(batches, desc=f"measuring {name}", total=total, leave=False, disable=not progress), tokens, layers)
+    counted = tqdm(texts, desc=f"measuring {name}", unit=" texts", leave=False, disable=not progress)
+    return measure_model(encoder.model, text_batches(counted, encoder.tokenizer, batch_tokens, max_length), tokens, layers)
 
 # %% ../nbs/50_cli.ipynb #25e7b7a2
 commands = dict(demo=demo_command, measure=measure_command, train=train_command, tasks=tasks_command)

@@ -133,17 +133,19 @@ def comparison_figure(
 def text_batches(
     texts:Iterable[tuple[str,...]], # one or two texts each
     tokenizer,                      # a Hugging Face tokenizer
-    batch_size:int=64,              # texts in a batch
+    batch_tokens:int=4096,          # tokens in a batch, padding included; one text may have more
     max_length:int=256,             # tokens kept of a text
-    pool:int=64,                    # batches sorted by length together
+    pool:int=4096,                  # texts sorted by length together
 )->Iterator[dict]:                  # `input_ids`, `attention_mask`, … as tensors
     "Tokenized batches of similar length, reading no further ahead than a pool."
     texts = iter(texts)
-    while chunk := list(islice(texts, pool*batch_size)):
+    while chunk := list(islice(texts, pool)):
         encoded = tokenizer(*map(list, zip(*chunk)), truncation=True, max_length=min(max_length, tokenizer.model_max_length))
-        order = sorted(range(len(chunk)), key=lambda i: len(encoded["input_ids"][i]))
-        for start in range(0, len(order), batch_size):
-            rows = order[start:start+batch_size]
+        lengths = list(map(len, encoded["input_ids"]))
+        order, start = sorted(range(len(chunk)), key=lengths.__getitem__, reverse=True), 0
+        while start < len(order):
+            rows = order[start:start+max(1, batch_tokens//max(1, lengths[order[start]]))]
+            start += len(rows)
             yield dict(tokenizer.pad({k: [encoded[k][i] for i in rows] for k in encoded}, return_tensors="pt", verbose=False))
 
 
@@ -153,11 +155,14 @@ class Sample:
         self.size, self.generator, self.keys, self.points = size, torch.Generator().manual_seed(seed), torch.empty(0), None
 
     def update(self, x:Tensor)->None: # (n, d)
-        "Take in points; `size` of all seen so far stay."
-        keys = torch.cat([self.keys, torch.rand(len(x), generator=self.generator)])
-        points = x.float().cpu() if self.points is None else torch.cat([self.points, x.float().cpu()])
+        "Take in points; `size` of all seen so far stay: those with the largest random keys."
+        keys = torch.rand(len(x), generator=self.generator)
+        if len(self.keys) == self.size:
+            better = (keys > self.keys.min()).nonzero().squeeze(1)
+            keys, x = keys[better], x[better.to(x.device)]
+        keys, x = torch.cat([self.keys, keys]), x.float().cpu() if self.points is None else torch.cat([self.points, x.float().cpu()])
         kept = keys.topk(min(self.size, len(keys))).indices
-        self.keys, self.points = keys[kept], points[kept]
+        self.keys, self.points = keys[kept], x[kept]
 
 # %% ../nbs/32_reports.ipynb #36fa7e09
 TOKENS = ("real", "cls", "mean", "all")  # what counts as a point: every real token, the first, the mean of a text's, padding too
