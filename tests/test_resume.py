@@ -9,8 +9,8 @@ import pytest
 from istar_nb.runs import RunConfig, find_record, iterate_records
 from istar_nb.training import train
 
-config = RunConfig(model="tiny-bert", method="istar", lam=-0.5, limit=320, epochs=2, lr=1e-3, reference_points=5000)
-words = ["train", "--model", "tiny-bert", "--method", "istar", "--lam", "-0.5", "--limit", "320", "--epochs", "2", "--lr", "1e-3",
+config = RunConfig(model="tiny-bert", method="istar", lam=-0.5, limit=960, epochs=2, lr=1e-3, reference_points=5000)
+words = ["train", "--model", "tiny-bert", "--method", "istar", "--lam", "-0.5", "--limit", "960", "--epochs", "2", "--lr", "1e-3",
          "--reference-points", "5000", "--checkpoint-every", "2", "--no-progress"]
 
 
@@ -26,14 +26,14 @@ def wait_for_update(folder, update, process, seconds=180):
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_killed_twice_in_the_middle_of_an_epoch(istar, tmp_path, processes):
-    ten_updates_an_epoch = 10
-    for update in (4, 14):
+    updates_an_epoch = 30
+    for update in (6, 36):
         process = istar(*words, processes=processes)
         seen = wait_for_update(tmp_path/"runs"/"checkpoints", update, process)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         process.stdout.close()
-        assert seen % ten_updates_an_epoch, "the kill was meant for the middle of an epoch"
+        assert seen % updates_an_epoch, "the kill was meant for the middle of an epoch"
         assert find_record(tmp_path/"runs", config.id) is None
     out, _ = istar(*words, processes=processes).communicate(timeout=300)
     resumed = find_record(tmp_path/"runs", config.id)
