@@ -141,7 +141,7 @@ def measure_command(
     limit: int | None = None,
     data_dir: str | None = None,
     hub: bool = False,
-    batch_tokens: int = 4096,
+    batch_tokens: int = 8192,
     max_length: int = 256,
     out: Path = Path("isotropy"),
     progress: bool = True,

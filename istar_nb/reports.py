@@ -49,8 +49,8 @@ body { font: 16px/1.55 system-ui, sans-serif; color: var(--text); background: va
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .3rem } h2 { font-size: 1.15rem; margin: 2.4rem 0 .6rem }
 p { max-width: 44rem; margin: .5rem 0 } .lead, figcaption, footer { color: var(--muted) } figure { margin: 1rem 0 }
 .wide { overflow-x: auto } table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums }
-th, td { padding: .35rem .9rem .35rem 0; border-bottom: 1px solid var(--line); text-align: left; white-space: nowrap }
-th { font-weight: 600; border-bottom-width: 2px } td.number, th.number { text-align: right }
+th, td { padding: .35rem .9rem .35rem 0; border-bottom: 1px solid var(--line); text-align: left }
+td { white-space: nowrap } th { font-weight: 600; border-bottom-width: 2px; vertical-align: bottom } td.number, th.number { text-align: right }
 img { max-width: 100%; background: #fff; border-radius: 6px; padding: .4rem; box-sizing: border-box } figcaption, footer { font-size: .88rem }
 footer { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: .8rem; overflow-wrap: anywhere }
 </style></head><body>
@@ -133,19 +133,21 @@ def comparison_figure(
 def text_batches(
     texts:Iterable[tuple[str,...]], # one or two texts each
     tokenizer,                      # a Hugging Face tokenizer
-    batch_tokens:int=4096,          # tokens in a batch, padding included; one text may have more
+    batch_tokens:int=8192,          # tokens in a batch, padding included; one text may have more
     max_length:int=256,             # tokens kept of a text
     pool:int=4096,                  # texts sorted by length together
 )->Iterator[dict]:                  # `input_ids`, `attention_mask`, … as tensors
     "Tokenized batches of similar length, reading no further ahead than a pool."
-    texts = iter(texts)
+    texts, shuffle = iter(texts), torch.Generator().manual_seed(0)
     while chunk := list(islice(texts, pool)):
         encoded = tokenizer(*map(list, zip(*chunk)), truncation=True, max_length=min(max_length, tokenizer.model_max_length))
         lengths = list(map(len, encoded["input_ids"]))
         order, start = sorted(range(len(chunk)), key=lengths.__getitem__, reverse=True), 0
         while start < len(order):
-            rows = order[start:start+max(1, batch_tokens//max(1, lengths[order[start]]))]
+            fit = max(1, batch_tokens//max(1, lengths[order[start]]))
+            rows = order[start:start+fit] if len(order)-start > 1.5*fit else order[start:]    # no small remainder
             start += len(rows)
+            rows = [rows[i] for i in torch.randperm(len(rows), generator=shuffle).tolist()]
             yield dict(tokenizer.pad({k: [encoded[k][i] for i in rows] for k in encoded}, return_tensors="pt", verbose=False))
 
 
