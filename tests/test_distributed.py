@@ -1,16 +1,13 @@
 "Two gloo processes against one: penalties, gradients, references, errors, whole runs."
-import os
-import socket
-
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from istar_nb.covariance import Moments, covariance
 from istar_nb.regularizers import HiddenStates, IStar, pooled_isoscore
 from istar_nb.runs import RunConfig, find_record
 from istar_nb.training import train
+from two_processes import on_two
 
 rows, dims = 50, 24
 
@@ -20,25 +17,6 @@ def cloud(offset=1000.):
     generator = torch.Generator().manual_seed(0)
     scale = torch.linspace(3, 0.5, dims)
     return [torch.randn(rows, 1, dims, generator=generator)*scale + offset*(l+1)/2 for l in range(2)]
-
-
-def work(rank, port, job, args, folder):
-    "What one of two processes does."
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2",
-                      ACCELERATE_USE_CPU="1", OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
-    torch.set_num_threads(1)
-    if job is not run_training: dist.init_process_group("gloo", rank=rank, world_size=2)
-    torch.save(job(rank, *args), f"{folder}/{rank}.pt")
-    if dist.is_initialized(): dist.destroy_process_group()
-
-
-def on_two(job, *args, folder):
-    "The results of `job(rank, *args)` on both of two processes."
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    mp.spawn(work, (port, job, args, str(folder)), nprocs=2)
-    return [torch.load(f"{folder}/{rank}.pt") for rank in range(2)]
 
 
 def share(states, rank, first): return [s[:first] if rank == 0 else s[first:] for s in states]
@@ -112,7 +90,7 @@ def test_two_processes_train_like_one(tmp_path):
     tokenizer.save_pretrained(tmp_path/"model")
     config = RunConfig(model=str(tmp_path/"model"), method="istar", lam=-0.5, limit=330, epochs=2, lr=1e-3, accumulate=1, reference_points=4000)
     one = train(config, tmp_path/"one", checkpoints=tmp_path/"one"/"checkpoints", progress=False)
-    on_two(run_training, config, str(tmp_path/"two"), folder=tmp_path)
+    on_two(run_training, config, str(tmp_path/"two"), folder=tmp_path, connected=False)
     two = find_record(tmp_path/"two", config.id)
     assert two.environment["processes"] == 2 and len(one.steps) == len(two.steps) == 2
     for a, b in zip(one.steps, two.steps):

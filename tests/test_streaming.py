@@ -1,13 +1,11 @@
 "Streams of points over processes, through models, and in bounded memory."
 import os
-import socket
 import subprocess
 import sys
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 
@@ -17,24 +15,7 @@ from istar_nb.isoscore import isoscore, isoscore_unbiased
 from istar_nb.measures import effective_rank, explained_variance, mean_activation, mean_cosine, outlier_dimensions, sv_anisotropy
 from istar_nb.streaming import IsoScoreMetric, IsotropyMetrics, add_sums_, merged, repeated_blocks, sums_of, watch
 from istar_nb.tasks import load_task
-
-
-def work(rank, port, job, args, folder):
-    "What one of two processes does."
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), CUDA_VISIBLE_DEVICES="")
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=2)
-    torch.save(job(rank, *args), f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
-
-
-def on_two(job, *args, folder):
-    "The results of `job(rank, *args)` on both of two processes."
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    mp.spawn(work, (port, job, args, str(folder)), nprocs=2)
-    return [torch.load(f"{folder}/{rank}.pt") for rank in range(2)]
+from two_processes import on_two
 
 
 def close(values, wanted, tolerance=1e-6, without=()):

@@ -1,14 +1,11 @@
 "The entropy penalty on two gloo processes against one: value, gradient, micro-batches, errors."
-import os
-import socket
-
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from istar_nb.regularizers import HiddenStates
 from istar_nb.topology import EntropyRegularizer, boruvka, h0_bars, prim, spanning_forest
+from two_processes import on_two
 
 rows, dims = 50, 24
 
@@ -21,24 +18,6 @@ def cloud():
     labels[7], labels[[3, 30, 49]] = 5, 3
     states[[3, 30, 49]] = states[3].clone()
     return states, labels
-
-
-def work(rank, port, job, args, folder):
-    "What one of two processes does."
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2", OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=2)
-    torch.save(job(rank, *args), f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
-
-
-def on_two(job, *args, folder):
-    "The results of `job(rank, *args)` on both of two processes."
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    mp.spawn(work, (port, job, args, str(folder)), nprocs=2)
-    return [torch.load(f"{folder}/{rank}.pt") for rank in range(2)]
 
 
 def share(x, rank, first): return x[:first] if rank == 0 else x[first:]
