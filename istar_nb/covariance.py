@@ -85,7 +85,8 @@ def centred_chunks(
     step = chunk_rows if x.device.type == "cpu" else len(x)
     for start in range(0, len(x), max(1, step)):
         rows = slice(start, start+step)
-        yield rows, (x[rows].to(mean.dtype) - mean).div_(scale)
+        centred = x[rows].to(mean.dtype) - mean
+        yield rows, centred if isinstance(scale, float) and scale == 1 else centred.div_(scale)
 
 
 class Scatter(NamedTuple):

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['minilm_package', 'tiny_shapes', 'ALIASES', 'minilm_folder', 'tiny_vocabulary', 'tiny_tokenizer', 'Encoder', 'quiet',
-           'head_class', 'load_tiny', 'load_encoder', 'forward_with_states', 'hidden_states']
+           'head_class', 'load_tiny', 'weights_folder', 'load_encoder', 'forward_with_states', 'hidden_states']
 
 # %% ../nbs/21_encoders.ipynb #605e8069
 from collections import Counter
@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from .isolayer import ClsModel
 from .regularizers import HiddenStates
 from .tasks import Task, load_task
 
@@ -101,6 +102,11 @@ def load_tiny(family:str, task:Task|None, size:dict)->Encoder:
     return Encoder(head_class(task).from_config(config, dtype=torch.float32), tokenizer)
 
 
+def weights_folder(source:str)->str: # a folder or hub id
+    "Where the encoder lies: in a folder of its own if a `ClsModel` was saved."
+    return str(Path(source)/"encoder") if (Path(source)/"isolayer.json").is_file() else source
+
+
 def load_encoder(
     name:str,                   # an alias, a local folder or a hub id
     task:Task|None=None,        # whose head to put on, from `tasks`; None for the bare encoder
@@ -118,7 +124,8 @@ def load_encoder(
             options = dict(local_files_only=not hub, trust_remote_code=False)
             try:
                 tokenizer = AutoTokenizer.from_pretrained(source, **options)
-                model = head_class(task).from_pretrained(source, dtype=torch.float32, use_safetensors=use_safetensors, **options, **size)
+                if task is None and (Path(source)/"isolayer.json").is_file(): model = ClsModel.from_pretrained(source)
+                else: model = head_class(task).from_pretrained(weights_folder(source), dtype=torch.float32, use_safetensors=use_safetensors, **options, **size)
             except OSError as e:
                 raise ValueError(f"`name` {name!r} is no alias ({', '.join(ALIASES)}), and no folder or cached hub model with "
                                  f"{'safetensors weights' if use_safetensors else 'weights'} could be read from it. To download from the hub, set hub=True (--hub).") from e

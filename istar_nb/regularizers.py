@@ -7,7 +7,7 @@ __all__ = ['HiddenStates', 'all_processes', 'check_scope', 'Regularizer', 'check
            'Sentence', 'each_sentence', 'global_mean', 'sentence_totals', 'traces_of', 'check_traces',
            'average_gradient', 'PooledUnbiasedScore', 'sentence_pieces', 'pooled_unbiased', 'check_target',
            'score_penalty', 'IStar', 'UnbiasedIStar', 'global_sum', 'unit_vectors', 'check_directions', 'LayerPenalty',
-           'CosReg']
+           'CosReg', 'VICRegCovariance', 'gather_rows', 'LogPotential', 'Uniformity']
 
 # %% ../nbs/10_regularizers.ipynb #7ef22512
 import math
@@ -494,3 +494,88 @@ class CosReg(LayerPenalty):
         count, *faults = sums[-3:].tolist()
         check_directions(count, *faults)
         return (sums[:-3].square().sum() - count)/count**2
+
+# %% ../nbs/10_regularizers.ipynb #b2d5923b
+class VICRegCovariance(LayerPenalty):
+    "Sum of the squared off-diagonal covariances, divided by d (Bardes, Ponce & LeCun 2022, equation 3)."
+    def __init__(self,
+        layers:int|Sequence[int]|str|None=None, # which layers, averaged; None for the last, "all" for all
+        tokens:str="cls",                       # "real", "cls", or "all" to count padding
+        scope:str="global",                     # "global": the batch of all processes; "local": each its own
+    ): super().__init__(layers, tokens, scope)
+
+    def penalty(self, x:Tensor)->Tensor: # () ≥ 0, in units⁴
+        x = x.to(working_dtype(x))
+        wide = scalar_dtype(x)
+        sums = torch.cat([x.detach().sum(0, dtype=wide), torch.tensor([len(x)], dtype=wide, device=x.device)])
+        if self.group is not None: dist.all_reduce(sums, group=self.group)
+        check_directions(sums[-1].item(), 0, not sums.isfinite().all())
+        mean = sums[:-1]/sums[-1]
+        high = mean.to(x.dtype)
+        centred = x - high - (mean - high).to(x.dtype)
+        cov = global_sum(centred.T @ centred, self.group).to(wide)/(sums[-1] - 1)
+        value = (cov.square().sum() - cov.diagonal().square().sum())/len(cov)
+        if value > torch.finfo(x.dtype).max: raise ValueError("`states` are so large that their squared covariances overflow")
+        return value
+
+# %% ../nbs/10_regularizers.ipynb #550e9ecb
+def gather_rows(
+    x:Tensor,                       # (n, d) of this process
+    faults:Tensor,                  # (2,) how many rows are zero, and how many are not finite
+    group:"dist.ProcessGroup|None", # processes; None for this one alone
+)->tuple[Tensor,int]:               # (N, d) of all, without gradient; which row is this process's first
+    "The directions of all processes, or the same error on each."
+    header, rank = torch.cat([faults.new_tensor([len(x)]), faults])[None], 0
+    if group is not None:
+        rank, slots = dist.get_rank(group), header.new_zeros(dist.get_world_size(group), 3)
+        slots[rank] = header[0]
+        dist.all_reduce(slots, group=group)
+        header = slots
+    counts = header[:, 0].tolist()
+    check_directions(*header.sum(0).tolist())
+    if group is None: return x.detach(), 0
+    padded = x.new_zeros(max(counts), x.shape[1])
+    padded[:len(x)] = x.detach()
+    parts = [torch.empty_like(padded) for _ in counts]
+    dist.all_gather(parts, padded, group=group)
+    return torch.cat([part[:count] for part, count in zip(parts, counts)]), sum(counts[:rank])
+
+
+class LogPotential(torch.autograd.Function):
+    "ln of the mean over pairs of exp(-t‖x̂_i - x̂_j‖²), a block of rows at a time."
+    block = 512   # rows whose distances to all others are in memory at once
+
+    @staticmethod
+    def forward(ctx, unit:Tensor, others:Tensor, first:int, t:float, group:"dist.ProcessGroup|None")->Tensor:
+        total, forces = torch.zeros((), dtype=scalar_dtype(unit), device=unit.device), torch.empty_like(unit)
+        for start in range(0, len(unit), LogPotential.block):
+            rows = slice(start, start+LogPotential.block)
+            near = (unit[rows] @ others.T).sub_(1).mul_(2*t).exp_()
+            near.diagonal(first+start).zero_()
+            total += near.sum(dtype=total.dtype)
+            forces[rows] = near @ others
+        if group is not None: dist.all_reduce(total, group=group)
+        ctx.save_for_backward(forces.mul_((4*t/total*(1 if group is None else dist.get_world_size(group))).to(unit.dtype)))
+        return (total/(len(others)*(len(others)-1))).log()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad:Tensor): return ctx.saved_tensors[0]*grad.to(ctx.saved_tensors[0].dtype), None, None, None, None
+
+
+class Uniformity(LayerPenalty):
+    "ln of the mean Gaussian potential of pairs of directions (Wang & Isola 2020)."
+    def __init__(self,
+        t:float=2.,                             # sharpness in (0, 20]; the paper's 2
+        layers:int|Sequence[int]|str|None=None, # which layers, averaged; None for the last, "all" for all
+        tokens:str="cls",                       # "real", "cls", or "all" to count padding
+        scope:str="global",                     # "global": the batch of all processes; "local": each its own
+    ):
+        super().__init__(layers, tokens, scope)
+        if not 0 < t <= 20: raise ValueError(f"`t` must lie in (0, 20], not {t!r}")
+        self.t = float(t)
+
+    def penalty(self, x:Tensor)->Tensor: # () in [-4t, 0]
+        unit, faults = unit_vectors(x)
+        others, first = gather_rows(unit, faults, self.group)
+        return LogPotential.apply(unit, others, first, self.t, self.group)

@@ -45,6 +45,7 @@ class RunConfig:
     tokens: Literal["real", "cls", "all"] | None = None  # tokens under the penalty; None for real (istar, cosreg) or cls (the rest); "all" counts padding, as released
     per_layer: bool = False           # istar: average one score per layer instead of scoring the union of layers
     scope: Literal["global", "local"] = "global"  # penalty of the batch of all processes, or of each its own
+    max_points: int | None = None     # tokens of a batch that the penalty sees, drawn at random to save memory; None for all
     selection: Literal["atienza", "released", "none"] = "atienza"  # entropy: which bars count as features
     normalize: bool = False           # entropy: divide every entropy by the logarithm of its number of bars
     temperature: float = 2.           # uniformity: t in exp(-t·distance²)
@@ -78,7 +79,7 @@ class RunConfig:
 
     def check_ranges(self)->None:
         "An error that names a number out of its range."
-        for name in ("epochs", "batch_size", "accumulate", "lr", "reference_points", "refresh_every", "max_length", "limit", "temperature", "depth", "stage_epochs"):
+        for name in ("epochs", "batch_size", "accumulate", "lr", "reference_points", "refresh_every", "max_length", "limit", "max_points", "temperature", "depth", "stage_epochs"):
             if (value := getattr(self, name)) is not None and value <= 0: raise ValueError(f"`{name}` must be above 0, not {value}")
         for name in ("weight_decay", "max_grad_norm", "seed"):
             if getattr(self, name) < 0: raise ValueError(f"`{name}` must not be negative, and is {getattr(self, name)}")
@@ -145,7 +146,7 @@ methods = {  # what None stands for
 }
 penalties = tuple(name for name, own in methods.items() if own["lam"] != 0)
 options = {  # which methods an option belongs to
-    **dict.fromkeys(("relative", "layers", "scope"), penalties), "tokens": tuple(p for p in penalties if p != "entropy"),
+    **dict.fromkeys(("relative", "layers", "scope"), penalties), **dict.fromkeys(("max_points",), tuple(p for p in penalties if p != "entropy")), "tokens": tuple(p for p in penalties if p != "entropy"),
     **dict.fromkeys(("target", "per_layer"), ("istar", "istar-unbiased")), **dict.fromkeys(("zeta", "refresh", "refresh_every", "average", "reference_points"), ("istar",)),
     **dict.fromkeys(("selection", "normalize"), ("entropy",)), "temperature": ("uniformity",), **dict.fromkeys(("depth", "keep", "stage_epochs"), ("isolayer",)),
     "bias_correction": ("isobn",)}

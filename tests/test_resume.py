@@ -1,9 +1,9 @@
 "A run that is killed and started again ends bit-equal to one that was not."
-import os
 import signal
 import time
 from dataclasses import replace
 
+import psutil
 import pytest
 
 from istar_nb.runs import RunConfig, find_record, iterate_records
@@ -24,15 +24,20 @@ def wait_for_update(folder, update, process, seconds=180):
     pytest.fail(f"no checkpoint at update {update}; the process ended with {process.poll()}:\n{process.stdout.read() if process.poll() is not None else ''}")
 
 
+def kill(process):
+    "SIGKILL for a process and all that it has started, which may be in sessions of their own."
+    for one in [*psutil.Process(process.pid).children(recursive=True), process]: one.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_killed_twice_in_the_middle_of_an_epoch(istar, tmp_path, processes):
     updates_an_epoch = 30
     for update in (6, 36):
         process = istar(*words, processes=processes)
         seen = wait_for_update(tmp_path/"runs"/"checkpoints", update, process)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
+        kill(process)
         assert seen % updates_an_epoch, "the kill was meant for the middle of an epoch"
         assert find_record(tmp_path/"runs", config.id) is None
     out, _ = istar(*words, processes=processes).communicate(timeout=300)
@@ -48,9 +53,7 @@ def test_killed_twice_in_the_middle_of_an_epoch(istar, tmp_path, processes):
 def test_checkpoint_of_another_number_of_processes_is_refused(istar, tmp_path):
     process = istar(*words)
     wait_for_update(tmp_path/"runs"/"checkpoints", 2, process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    kill(process)
     out, _ = istar(*words, processes=2).communicate(timeout=300)
     assert "another world" in out
 

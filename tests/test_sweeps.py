@@ -1,0 +1,214 @@
+"Sweeps: worker processes against one process, killed workers, Ctrl-C, two sweeps at once, selection."
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from istar_nb import sweeps
+from istar_nb.runs import RunConfig, find_record, iterate_records
+from istar_nb.sweeps import Places, grid, load_selections, plan, select, selection_table, sweep
+
+base = dict(model="tiny-bert", epochs=1, limit=64, max_length=16, batch_size=16, lr=1e-3, reference_points=2000)
+spec = dict(base=base, seeds=[0, 1], runs=[dict(method="none"), dict(method="istar", lam=1, layers=[[9]]), dict(method="istar", lam=[-1, 1])])
+long = dict(base={**base, "limit": 1920, "epochs": 2}, seeds=[0, 1, 2], runs=[dict(method="none"), dict(method="istar", lam=-1)])
+local = {}
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    "The records of a grid made in this process, one after another, without a disturbance; by id."
+    def make(spec):
+        key = json.dumps(spec)
+        if key not in local:
+            folder = tmp_path_factory.mktemp("reference")
+            local[key] = {r.id: r for r in sweep(spec, root=folder, checkpoints=folder/"checkpoints", threads=1, progress=False)}
+        return local[key]
+    return make
+
+
+def places(folder, **more): return dict(root=folder/"runs", checkpoints=folder/"checkpoints", **more)
+
+
+def check(folder, spec, expected):
+    "Every run of the grid has a record equal to the expected one, and there is nothing else."
+    found = {r.id: r for r in iterate_records(folder/"runs")}
+    assert set(found) == set(expected) == {c.id for c in grid(spec)}
+    for run, record in found.items(): assert record.same == expected[run].same
+    left = {p.parent.name for p in (folder/"checkpoints").glob("*/checkpoint-*")}
+    assert not left, "checkpoints of finished runs are removed"
+
+
+def test_processes_make_the_same_records_with_a_failure_among_them(tmp_path, capsys, reference):
+    records = sweep(spec, executor="processes", workers=2, threads=1, **places(tmp_path))
+    assert [r.id for r in records] == [c.id for c in grid(spec)]
+    assert [r.status for r in records] == ["done", "failed", "done", "done"]*2
+    check(tmp_path, spec, reference(spec))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 8 and sum("] failed: " in line and "there are layers 0 to 2" in line for line in lines) == 2
+    assert records[0].environment["threads"] == 1
+    times = {r.id: r.started for r in records}
+    again = sweep(spec, executor="processes", workers=2, **places(tmp_path))
+    assert {r.id: r.started for r in again} == times and not capsys.readouterr().out, "nothing is made again, failed runs neither"
+
+
+def test_dry_run_shows_and_makes_nothing(tmp_path, capsys):
+    assert sweep(spec, dry_run=True, **places(tmp_path)) == [] and not list(tmp_path.iterdir())
+    out = capsys.readouterr().out
+    assert "8 runs: 0 done, 8 to do" in out and "unknown" in out and "tiny-bert" in out
+
+
+class Killer:
+    "Kills workers while they are at a run: `wanted(config)` decides how often."
+    def __init__(self, monkeypatch, folder, wanted):
+        self.folder, self.wanted, self.killed, self.over = folder, wanted, [], False
+        give, at = sweeps.Worker.give, {}
+        def noted(worker, config, job):
+            at[config.id] = worker
+            return give(worker, config, job)
+        monkeypatch.setattr(sweeps.Worker, "give", noted)
+        self.at, self.thread = at, threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def run(self):
+        while not self.over:
+            for run, worker in list(self.at.items()):
+                seen = {p.name for p in (self.folder/"checkpoints"/run).glob("checkpoint-*")}
+                if seen and worker.process.poll() is None and worker not in [w for _, w in self.killed] and worker.config is not None and worker.config.id == run \
+                        and sum(k == run for k, _ in self.killed) < self.wanted(worker.config):
+                    os.kill(worker.process.pid, signal.SIGKILL)
+                    self.killed.append((run, worker))
+            time.sleep(0.002)
+
+    def stop(self):
+        self.over = True
+        self.thread.join()
+        return len(self.killed)
+
+
+def test_runs_of_killed_workers_go_on_elsewhere(tmp_path, capsys, monkeypatch, reference):
+    killer = Killer(monkeypatch, tmp_path, lambda config: config.seed)      # seed 0 not at all, seed 2 twice
+    records = sweep(long, executor="processes", workers=2, threads=1, checkpoint_every=4, **places(tmp_path))
+    killed = killer.stop()
+    assert killed >= 4 and [r.status for r in records] == ["done"]*6
+    assert capsys.readouterr().out.count("put back, the worker process ended with SIGKILL") == killed
+    check(tmp_path, long, reference(long))
+
+
+def test_a_run_whose_workers_always_die_has_failed_and_can_be_retried(tmp_path, monkeypatch, reference):
+    first = grid(long)[0]
+    killer = Killer(monkeypatch, tmp_path, lambda config: 9 if config.id == first.id else 0)
+    records = sweep([first, grid(long)[1]], executor="processes", workers=1, threads=1, checkpoint_every=4, restarts=1, **places(tmp_path))
+    assert killer.stop() == 2 and [r.status for r in records] == ["failed", "done"]
+    assert "SIGKILL" in records[0].error and "2 times" in records[0].error and "batch_size" in records[0].error
+    again = sweep([first], retry_failed=True, threads=1, **places(tmp_path))
+    assert again[0].same == reference(long)[first.id].same
+
+
+def test_a_worker_that_cannot_start_ends_the_sweep(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONHASHSEED", "none of these")
+    with pytest.raises(RuntimeError, match="a worker cannot start"): sweep(spec, executor="processes", workers=1, **places(tmp_path))
+    assert not (tmp_path/"runs").exists(), "no run is to blame"
+
+
+driver = """
+import json, sys
+import istar_nb.training as training
+from istar_nb.sweeps import sweep
+plain = training.run_epochs
+def noted(session, *args):
+    with open("made.txt", "a") as f: f.write(session.config.id + "\\n")
+    return plain(session, *args)
+training.run_epochs = noted
+spec, executor = json.loads(sys.argv[1]), sys.argv[2]
+sweep(spec, executor=executor, root="runs", checkpoints="checkpoints", checkpoint_every=4, workers=2, threads=1)
+"""
+
+def start(folder, spec, executor):
+    "A sweep in a process of its own."
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.Popen([sys.executable, "-c", driver, json.dumps(spec), executor], cwd=folder, env=env, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+
+
+def wait_for(condition, process, seconds=180):
+    "Wait until a condition holds."
+    end = time.monotonic() + seconds
+    while not condition():
+        if process.poll() is not None or time.monotonic() > end: pytest.fail(f"the sweep ended with {process.poll()}:\n{process.stdout.read() if process.poll() is not None else ''}")
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("executor, how", [("local", signal.SIGINT), ("processes", signal.SIGINT), ("processes", signal.SIGKILL)])
+def test_stopped_sweep_goes_on(tmp_path, reference, executor, how):
+    process = start(tmp_path, long, executor)
+    wait_for(lambda: len(list((tmp_path/"runs").glob("*.json"))) >= 2 and list((tmp_path/"checkpoints").glob("*/checkpoint-*")), process)
+    workers = psutil.Process(process.pid).children(recursive=True)
+    assert len(workers) >= (2 if executor == "processes" else 0)
+    os.kill(process.pid, how)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode and ("KeyboardInterrupt" in out or how == signal.SIGKILL)
+    assert not psutil.wait_procs(workers, timeout=20)[1], "workers end with the sweep"
+    before = {r.id: r for r in iterate_records(tmp_path/"runs")}
+    assert 2 <= len(before) < 6 and all(r.status == "done" for r in before.values())
+    out, _ = start(tmp_path, long, executor).communicate(timeout=300)
+    check(tmp_path, long, reference(long))
+    assert all(find_record(tmp_path/"runs", run) == record for run, record in before.items()), "what was done is not made again"
+    assert f"[{6 - len(before)} of {6 - len(before)}]" in out
+
+
+def test_two_sweeps_at_once_make_every_run_once(tmp_path, reference):
+    both = [start(tmp_path, long, "local") for _ in range(2)]
+    outs = [p.communicate(timeout=300)[0] for p in both]
+    assert [p.returncode for p in both] == [0, 0], outs
+    check(tmp_path, long, reference(long))
+    made = (tmp_path/"made.txt").read_text().split()
+    assert sorted(made) == sorted(c.id for c in grid(long))
+    assert all("[6 of 6]" in out for out in outs), "each knows of all runs in the end"
+
+
+def test_a_file_that_is_no_record_is_reported_and_kept(tmp_path):
+    config = grid(spec)[0]
+    (tmp_path/"runs").mkdir()
+    (tmp_path/"runs"/f"{config.id}.json").write_text("{")
+    with pytest.warns(UserWarning, match="skipped"): [record] = sweep([config], progress=False, **places(tmp_path))
+    assert record.status == "failed" and "JSONDecodeError" in record.error and (tmp_path/"runs"/f"{config.id}.json").read_text() == "{"
+
+
+def test_out_of_memory_is_a_failed_run_with_advice(tmp_path, monkeypatch):
+    import torch
+
+    import istar_nb.training as training
+    errors = iter([torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"), MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+    def spent(*args): raise next(errors)
+    with monkeypatch.context() as m:
+        m.setattr(training, "run_epochs", spent)
+        records = sweep(dict(**base, seed=[0, 1, 2]), progress=False, **places(tmp_path))
+    for r in records: assert r.status == "failed" and "gradient_checkpointing" in find_record(tmp_path/"runs", r.id).error
+    assert sweep(dict(**base, seed=[0, 1, 2]), progress=False, retry_failed=True, **places(tmp_path))[2].status == "done"
+
+
+def test_selection_by_worker_processes(tmp_path, reference):
+    spec = dict(base={**base, "limit": 400}, seeds=[7], runs=[dict(lr=[1e-6, 3e-3])])
+    chosen = select(spec, hold_out=0.25, selection_seeds=[0, 1], executor="processes", workers=2, threads=1, progress=False, **places(tmp_path))
+    [group] = chosen.record["groups"]
+    trials = [[find_record(tmp_path/"runs", run) for run in c["runs"]] for c in group["candidates"]]
+    assert all(r.config["hold_out"] == 0.25 and r.data["train"] < 400 for rs in trials for r in rs)
+    means = [sum(r.score for r in rs)/2 for rs in trials]
+    assert group["chosen"] == means.index(max(means)) and [c["mean"] for c in group["candidates"]] == pytest.approx(means)
+    [record] = chosen.records
+    assert record.config["seed"] == 7 and record.config["hold_out"] == 0 and record.config["lr"] == (1e-6, 3e-3)[group["chosen"]] and record.id in group["runs"]
+    assert load_selections(tmp_path/"runs") == [chosen.record] and list(selection_table(chosen.record).chosen).count(True) == 1
+    assert len(list(iterate_records(tmp_path/"runs"))) == 5, "the selection's file is not taken for a record"
+
+
+def test_store_in_memory(tmp_path):
+    records = sweep(dict(**base, seed=[0]), root="memory://sweeps", progress=False, checkpoints=tmp_path)
+    assert records[0].status == "done" and not plan(grid(dict(**base, seed=[0])), "memory://sweeps").todo
