@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['demo_note', 'terminal_measures', 'commands', 'terminal', 'show_table', 'show_comparison', 'train_command',
-           'tasks_command', 'demo_command', 'measure_command', 'list_texts', 'measure_name', 'main']
+           'runs_command', 'tasks_command', 'demo_command', 'measure_command', 'list_texts', 'measure_name', 'main']
 
 # %% ../nbs/50_cli.ipynb #acdc67fd
 import json
@@ -60,6 +60,8 @@ def train_command(
     checkpoint_every: int | None = None,
     save_model: str | None = None,
     progress: bool = True,
+    processes: int = 1,
+    tracker: str | None = None,
 )->RunRecord:
     """Fine-tune a model on a task, with or without a penalty, and record score and isotropy.
 
@@ -71,13 +73,45 @@ def train_command(
         checkpoint_every: Updates between checkpoints; without it one at the end of every epoch.
         save_model: Folder for the fine-tuned model; without it the model is not kept.
         progress: Show progress bars.
+        processes: Processes on this machine that act as one; each takes a GPU where there are GPUs.
+        tracker: A tracker of accelerate, such as tensorboard, that the log also goes to.
     """
-    from istar_nb.training import train
-    record = train(config, root, data_dir, hub, checkpoint_every=checkpoint_every, save_model=save_model, progress=progress)
+    from istar_nb.training import launch, train
+    options = dict(data_dir=data_dir, hub=hub, checkpoint_every=checkpoint_every, save_model=save_model, progress=progress, tracker=tracker)
+    record = train(config, root, **options) if processes == 1 else launch(config, processes, root=root, **options)
     if int(os.environ.get("RANK", 0)) == 0:
         show_comparison([record], f"{config.task} with {config.model}, seed {config.seed}")
         print(f"{record.metric} {record.score:.4f} after {config.epochs} epoch{'s'*(config.epochs > 1)}; record: {root.rstrip('/')}/{record.id}.json")
     return record
+
+
+def runs_command(
+    root: str = "runs",
+    where: tuple[str, ...] = (),
+    every_epoch: bool = False,
+    export: Path | None = None,
+)->None:
+    """List the runs of a store, or write them to a file.
+
+    Args:
+        root: Folder or fsspec URL of the records.
+        where: Only runs with these values, such as task=cola method=istar status=failed.
+        every_epoch: One row for every epoch of a run instead of its last.
+        export: Write all columns to this file: .csv or .parquet.
+    """
+    from istar_nb.runs import defaults, load_records
+    table = load_records(root, every_epoch)
+    for condition in where:
+        name, equals, value = condition.partition("=")
+        if not equals or name not in table: raise ValueError(f"--where {condition!r} must be NAME=VALUE with a column of the table: {', '.join(map(str, table.columns))}")
+        table = table[table[name].map(str) == str(float(value) if table[name].dtype == float else value)]
+    if export is not None:
+        if export.suffix not in (".csv", ".parquet"): raise ValueError(f"--export must end in .csv or .parquet, not {export.suffix!r}")
+        table.to_csv(export, index=False) if export.suffix == ".csv" else table.to_parquet(export, index=False)
+    varied = [c for c in defaults if c in table and table[c].map(str).nunique() > 1 or c in ("task", "method")]
+    columns = ["id", "status", *varied, *(["epoch"] if every_epoch else []), "metric", "score", "isoscore", "seconds"]
+    show_table(columns, table.reindex(columns=columns).astype(object).where(table.notna().reindex(columns=columns, fill_value=False), None).values.tolist(), f"{len(table)} rows of {root}",
+               f"written to {export}" if export else "")
 
 
 def tasks_command()->None:
@@ -207,7 +241,7 @@ def measure_name(name:str, texts:list, tokens:str, layers:tuple[int,...]|None, h
     return measure_model(encoder.model, text_batches(counted, encoder.tokenizer, batch_tokens, max_length), tokens, layers)
 
 # %% ../nbs/50_cli.ipynb #25e7b7a2
-commands = dict(demo=demo_command, measure=measure_command, train=train_command, tasks=tasks_command)
+commands = dict(demo=demo_command, measure=measure_command, train=train_command, runs=runs_command, tasks=tasks_command)
 
 def main(
     args:list[str]|None=None, # what was typed after `istar`; None for the real command line

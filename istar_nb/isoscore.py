@@ -136,7 +136,7 @@ class PooledIsoScore(torch.autograd.Function):
 
 def cloud_gradient(cloud:Tensor, index:Tensor|None, mean:Tensor, scale:float, G:Tensor, shift:Tensor)->Tensor:
     "(x - mean)/scale · G + shift on the rows that count, zero on the others, in the shape and dtype of `cloud`."
-    out = torch.empty_like(cloud) if index is None else torch.zeros_like(cloud)
+    out = (torch.empty_like if index is None else torch.zeros_like)(cloud, memory_format=torch.contiguous_format)
     flat = out.view(-1, out.shape[-1])
     for rows, centred in centred_chunks(selected(cloud, index), mean, scale):
         flat[rows if index is None else index[rows]] = torch.addmm(shift, centred, G).to(out.dtype)

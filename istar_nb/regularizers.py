@@ -7,7 +7,8 @@ __all__ = ['HiddenStates', 'all_processes', 'check_scope', 'Regularizer', 'check
            'Sentence', 'each_sentence', 'global_mean', 'sentence_totals', 'traces_of', 'check_traces',
            'average_gradient', 'PooledUnbiasedScore', 'sentence_pieces', 'pooled_unbiased', 'check_target',
            'score_penalty', 'IStar', 'UnbiasedIStar', 'global_sum', 'unit_vectors', 'check_directions', 'LayerPenalty',
-           'CosReg', 'VICRegCovariance', 'gather_rows', 'LogPotential', 'Uniformity']
+           'CosReg', 'VICRegCovariance', 'gather_rows', 'LogPotential', 'Uniformity', 'gradient_norm',
+           'RelativeStrength']
 
 # %% ../nbs/10_regularizers.ipynb #7ef22512
 import math
@@ -262,7 +263,7 @@ class PooledUnbiasedScore(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad:Tensor):
         high, low, dB, dM, scalars, average, *clouds = ctx.saved_tensors
-        outs = [torch.zeros_like(cloud) if needed else None for cloud, needed in zip(clouds, ctx.needs_input_grad[2:])]
+        outs = [torch.zeros_like(cloud, memory_format=torch.contiguous_format) if needed else None for cloud, needed in zip(clouds, ctx.needs_input_grad[2:])]
         with torch.autocast(high.device.type, enabled=False):
             within, b2, h, b_sigma, sigma2 = scalars
             for piece, g in zip(ctx.pieces, each_sentence(clouds, ctx.pieces, (high, low), ctx.scale)):
@@ -497,7 +498,7 @@ class CosReg(LayerPenalty):
 
 # %% ../nbs/10_regularizers.ipynb #b2d5923b
 class VICRegCovariance(LayerPenalty):
-    "Sum of the squared off-diagonal covariances, divided by d (Bardes, Ponce & LeCun 2022, equation 3)."
+    "Sum of the squared off-diagonal covariances, divided by d (Bardes, Ponce & LeCun 2022, *VICReg*)."
     def __init__(self,
         layers:int|Sequence[int]|str|None=None, # which layers, averaged; None for the last, "all" for all
         tokens:str="cls",                       # "real", "cls", or "all" to count padding
@@ -579,3 +580,69 @@ class Uniformity(LayerPenalty):
         unit, faults = unit_vectors(x)
         others, first = gather_rows(unit, faults, self.group)
         return LogPotential.apply(unit, others, first, self.t, self.group)
+
+# %% ../nbs/10_regularizers.ipynb #a184ebbb
+def gradient_norm(
+    loss:Tensor,                         # () whose graph is kept
+    parameters:Sequence[Tensor],         # with respect to what
+    group:"dist.ProcessGroup|None"=None, # processes to average gradients over; None for this one alone
+    scale:float|Tensor=1.,               # the loss is multiplied by it before the backward pass, the gradient divided after
+)->Tensor:                               # () float64
+    "Norm of the gradient that data-parallel training makes of a loss; touches no `.grad`."
+    grads = torch.autograd.grad(loss*scale, parameters, retain_graph=True, allow_unused=True) if loss.requires_grad else [None]*len(parameters)
+    if group is not None:
+        flat = torch.cat([(torch.zeros_like(p) if g is None else g).flatten().float() for p, g in zip(parameters, grads)])
+        dist.all_reduce(flat, group=group)
+        grads = [flat.div_(dist.get_world_size(group))]
+    norms = [torch.linalg.vector_norm(g.float()/scale) for g in grads if g is not None]
+    return torch.stack(norms).to("cpu", torch.float64).norm() if norms else torch.zeros((), dtype=torch.float64)
+
+
+class RelativeStrength(nn.Module):
+    "λ that holds the gradient of the penalty at a fraction of the task's; its buffers are its memory, so save its `state_dict`."
+    def __init__(self,
+        fraction:float,       # |∂ λ·penalty| / |∂ task loss| to hold; above 0 the penalty falls, below 0 it rises
+        smoothing:float=0.9,  # in [0, 1): weight of the past in the moving averages of both norms; 0 for the last measurement
+        every:int=10,         # updates between measurements
+    ):
+        super().__init__()
+        if not math.isfinite(fraction): raise ValueError(f"`fraction` must be finite, not {fraction!r}")
+        if not 0 <= smoothing < 1: raise ValueError(f"`smoothing` must lie in [0, 1), not {smoothing!r}")
+        if not isinstance(every, int) or every < 1: raise ValueError(f"`every` must be a whole number of updates, at least 1, not {every!r}")
+        self.fraction, self.smoothing, self.every = float(fraction), smoothing, every
+        self.register_buffer("averages", torch.zeros(2, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    @property
+    def norms(self)->tuple[float,float]: # of the task's gradient and of the penalty's; zeros before the first measurement
+        "Moving averages of both norms, corrected for having started at zero."
+        measured = 1 - self.smoothing**self.count.item()
+        return tuple(v/measured if measured else 0. for v in self.averages.tolist())
+
+    @property
+    def lam(self)->float: # what the loss multiplies the penalty with; 0 before the first measurement and for a penalty without gradient
+        task, penalty = self.norms
+        return self.fraction*task/penalty if penalty else 0.
+
+    def due(self,
+        update_number:int, # which update of the optimizer comes next
+    )->bool:
+        "Whether to measure: until a measurement has succeeded, and then every `every` updates."
+        return self.count.item() == 0 or update_number % self.every == 0
+
+    def update(self,
+        task_loss:Tensor,                    # () with its graph, which is kept; as this process's backward pass would see it
+        penalty:Tensor,                      # () with its graph, which is kept
+        parameters:Iterable[Tensor],         # the trained parameters; those without gradient are left out
+        group:"dist.ProcessGroup|None"=None, # processes; None for all there are
+        scale:float|Tensor=1.,               # loss scale of fp16 training
+    )->float:                                # λ
+        "Measure both gradients; every process must call it."
+        parameters = [p for p in parameters if p.requires_grad]
+        if not parameters: raise ValueError("`parameters` has none that requires a gradient")
+        group = all_processes() if group is None else group
+        norms = torch.stack([gradient_norm(loss, parameters, group, scale) for loss in (task_loss, penalty)]).to(self.averages)
+        if norms.isfinite().all():
+            self.averages.mul_(self.smoothing).add_(norms, alpha=1-self.smoothing)
+            self.count += 1
+        return self.lam

@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .covariance import as_points, select_tokens
+from .covariance import as_points
 from .dimension import two_nn
 from .encoders import hidden_states
 from .figures import method_color, png_bytes
 from .runs import finite
-from .streaming import IsotropyMetrics
+from .streaming import IsotropyMetrics, points_of
 
 # %% ../nbs/32_reports.ipynb #ef815c5d
 @dataclass(frozen=True)
@@ -137,9 +137,9 @@ def text_batches(
     max_length:int=256,             # tokens kept of a text
     pool:int=4096,                  # texts sorted by length together
 )->Iterator[dict]:                  # `input_ids`, `attention_mask`, … as tensors
-    "Tokenized batches of similar length, reading no further ahead than a pool."
+    "Tokenized batches of similar length, reading no further ahead than a pool, and of a text no more than 100 characters a token."
     texts, shuffle = iter(texts), torch.Generator().manual_seed(0)
-    while chunk := list(islice(texts, pool)):
+    while chunk := [tuple(part[:100*max_length] for part in text) for text in islice(texts, pool)]:
         encoded = tokenizer(*map(list, zip(*chunk)), truncation=True, max_length=min(max_length, tokenizer.model_max_length))
         lengths = list(map(len, encoded["input_ids"]))
         order, start = sorted(range(len(chunk)), key=lengths.__getitem__, reverse=True), 0
@@ -156,13 +156,14 @@ class Sample:
     def __init__(self, size:int, seed:int=0):
         self.size, self.generator, self.keys, self.points = size, torch.Generator().manual_seed(seed), torch.empty(0), None
 
-    def update(self, x:Tensor)->None: # (n, d)
+    def update(self, x:Tensor, index:Tensor)->None: # (N, d) and (n,) rows that are points
         "Take in points; `size` of all seen so far stay: those with the largest random keys."
-        keys = torch.rand(len(x), generator=self.generator)
+        keys = torch.rand(len(index), generator=self.generator)
         if len(self.keys) == self.size:
             better = (keys > self.keys.min()).nonzero().squeeze(1)
-            keys, x = keys[better], x[better.to(x.device)]
-        keys, x = torch.cat([self.keys, keys]), x.float().cpu() if self.points is None else torch.cat([self.points, x.float().cpu()])
+            keys, index = keys[better], index[better.to(index.device)]
+        x = x[index].float().cpu()
+        keys, x = torch.cat([self.keys, keys]), x if self.points is None else torch.cat([self.points, x])
         kept = keys.topk(min(self.size, len(keys))).indices
         self.keys, self.points = keys[kept], x[kept]
 
@@ -177,7 +178,7 @@ class Measurement:
     def update(self, x:Tensor, mask:Tensor|None=None)->None: # (n, d), or (B, T, d) with (B, T)
         "Take in points or states."
         self.metrics.update(x, mask)
-        self.sample.update(x if mask is None else select_tokens(x, mask, self.metrics.tokens))
+        self.sample.update(*points_of(x, mask, self.metrics.tokens)[:2])
 
     def summary(self)->dict: # name -> value; name_se -> standard error where there is one
         "Every measure as plain numbers, with standard errors."
@@ -203,8 +204,8 @@ def measure_model(
         states = hidden_states(model, {k: v.to(device) for k, v in batch.items()})
         for l in states.choose("all" if layers is None else layers):
             x, mask, m = states.layers[l], states.mask, found.setdefault(l, Measurement(tokens))
-            weights = mask[..., None].to(x)
-            m.update(*((x*weights).sum(1)/weights.sum(1),) if tokens == "mean" else (x, mask))
+            if tokens == "mean": x, mask = (x*mask[..., None]).sum(1)/mask.sum(1, keepdim=True), None
+            m.update(x, mask)
     if not found: raise ValueError("`batches` is empty: there is no text to measure")
     return {str(l): m.summary() for l, m in found.items()} | pooled_summary([m for l, m in found.items() if l > 0])
 

@@ -81,7 +81,7 @@ def add_points_(
     eps, d = torch.finfo(inverse.dtype).eps, points.shape[1]
     with torch.autocast(points.device.type, enabled=False):
         for chosen in index.split(max(rows_at_once, d) if points.is_cpu else max(1, len(index))):
-            rows, weights = points[chosen].to(inverse.dtype), inverse[chosen]
+            rows, weights = points.index_select(0, chosen).to(inverse.dtype), inverse[chosen]
             n, mean = len(rows), rows.mean(0)
             products, drift, _ = scatter(rows, mean)
             head = total.new_zeros(2, d+1)

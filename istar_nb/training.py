@@ -4,16 +4,17 @@
 
 # %% auto #0
 __all__ = ['length_buckets', 'make_penalty', 'make_model', 'make_accelerator', 'recompute_states', 'parameter_groups', 'Session',
-           'reference_states', 'refresh_reference', 'losses', 'prepare_penalty', 'strength', 'update', 'batch_geometry',
-           'merged', 'defined', 'geometry', 'rounded', 'evaluate', 'scores', 'tensors_of', 'random_state',
-           'set_random_state', 'plain_state', 'checkpoints', 'save_checkpoint', 'load_checkpoint', 'run_epochs',
-           'insert_isolayer', 'clock', 'make_record', 'train']
+           'reference_states', 'refresh_reference', 'thinned', 'losses', 'prepare_penalty', 'strength', 'update',
+           'batch_geometry', 'merged', 'defined', 'geometry', 'rounded', 'evaluate', 'scores', 'tensors_of',
+           'random_state', 'set_random_state', 'plain_state', 'checkpoints', 'save_checkpoint', 'load_checkpoint',
+           'note', 'run_epochs', 'insert_isolayer', 'clock', 'make_record', 'train', 'launched', 'launch']
 
 # %% ../nbs/23_training.ipynb #c7dc26ac
 import json
 import math
 import os
 import shutil
+import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -37,7 +38,8 @@ from .encoders import forward_with_states, load_encoder
 from .isolayer import ClsModel, cls_features, make_transform, split_indices, train_isolayer
 from .isoscore import isoscore, isoscore_from_cov
 from .measures import mean_cosine, spectrum, sv_anisotropy
-from .regularizers import CosReg, HiddenStates, IStar, Regularizer, all_processes, pooled_isoscore
+from .regularizers import (CosReg, HiddenStates, IStar, Regularizer, RelativeStrength, UnbiasedIStar, Uniformity, VICRegCovariance, all_processes,
+                                   pooled_isoscore)
 from .runs import RunConfig, RunRecord, environment, find_record, save_record
 from .tasks import Collator, Task, encode, load_task, span_answers, task_metrics
 from .topology import EntropyRegularizer
@@ -68,8 +70,12 @@ def make_penalty(
     "The regularizer that a configuration names."
     c, common = config, dict(layers=config.layers, scope=config.scope)
     if c.method == "istar":
-        return IStar(c.zeta, tokens=c.tokens, per_layer=c.per_layer, max_points=c.reference_points, **common)
+        return IStar(c.zeta, tokens=c.tokens, per_layer=c.per_layer, max_points=c.reference_points, target=c.target,
+                     average=c.average if c.refresh == "average" else None, **common)
+    if c.method == "istar-unbiased": return UnbiasedIStar(tokens=c.tokens, per_layer=c.per_layer, target=c.target, **common)
     if c.method == "cosreg": return CosReg(tokens=c.tokens, **common)
+    if c.method == "vicreg": return VICRegCovariance(tokens=c.tokens, **common)
+    if c.method == "uniformity": return Uniformity(c.temperature, tokens=c.tokens, **common)
     if c.method == "entropy":
         if c.layers is not None and len(c.layers) > 1: raise ValueError(f"`layers` must be one layer with method 'entropy', not {c.layers}")
         return EntropyRegularizer(c.selection, kind == "classification", c.normalize, -1 if c.layers is None else c.layers[0], c.scope)
@@ -90,11 +96,13 @@ def make_model(
     return ClsModel(encoder, task.num_labels, transform, token=token), tokenizer
 
 # %% ../nbs/23_training.ipynb #8711455a
-def make_accelerator(config:RunConfig)->Accelerator:
+def make_accelerator(config:RunConfig, tracker:str|None=None, folder:str|Path="runs/logs")->Accelerator:
     "An accelerator with the run's precision; one process can make several, one after another."
     AcceleratorState._reset_state()
     GradientState._reset_state()
-    return Accelerator(mixed_precision={"fp32": "no"}.get(config.precision, config.precision))
+    accelerator = Accelerator(mixed_precision={"fp32": "no"}.get(config.precision, config.precision), log_with=tracker, project_dir=None if tracker is None else str(folder))
+    if tracker is not None and not accelerator.log_with: raise ImportError(f"`tracker` {tracker!r} is not installed: pip install {tracker}")
+    return accelerator
 
 
 def recompute_states(model:nn.Module)->None:
@@ -118,9 +126,12 @@ class Session:
         hub:bool=False,            # allow downloads from the Hugging Face hub
         progress:bool=True,        # show progress bars
         log_every:int=10,          # updates between two entries of the log
+        tracker:str|None=None,     # a tracker of accelerate, such as "tensorboard", that the log also goes to
+        log_folder:str|Path="runs/logs", # for trackers that write files
     ):
         self.config, self.log_every = config.complete, log_every
-        self.accelerator = make_accelerator(config)
+        self.accelerator = make_accelerator(config, tracker, log_folder)
+        if tracker: self.accelerator.init_trackers(config.id, {k: str(v) for k, v in asdict(self.config).items()})
         self.rank, self.world = self.accelerator.process_index, self.accelerator.num_processes
         self.bars = progress and self.accelerator.is_main_process
         self.data = load_task(config.task, data_dir=data_dir, hub=hub)
@@ -158,9 +169,8 @@ class Session:
         from transformers import get_scheduler
         c, per_epoch = self.config, len(self.groups(0))
         total = c.epochs*per_epoch
-        self.penalty, self.strength = make_penalty(c, self.task.kind), None
-        for part in (self.penalty, self.strength):
-            if part is not None: part.to(self.accelerator.device)
+        self.penalty, self.strength = make_penalty(c, self.task.kind), None if c.relative is None else RelativeStrength(c.relative)
+        if self.penalty is not None: self.penalty.to(self.accelerator.device)
         if c.gradient_checkpointing: recompute_states(getattr(self.model, "encoder", self.model))
         optimizer = torch.optim.AdamW(parameter_groups(self.model, c.weight_decay), lr=c.lr, fused=True)
         self.schedule = get_scheduler(dict(linear="linear", constant="constant_with_warmup")[c.schedule], optimizer,
@@ -197,13 +207,22 @@ def refresh_reference(session:Session)->None:
         penalty.collect(session.bar(reference_states(session), f"epoch {session.epoch+1}: reference Σ_S"))
 
 # %% ../nbs/23_training.ipynb #fb001b7d
+def thinned(states:HiddenStates, points:int, seed:int)->HiddenStates:
+    "The same states with no more than so many real tokens, drawn at random."
+    rows = states.index()
+    if len(rows) <= points: return states
+    kept = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:points].to(rows.device)]
+    return HiddenStates(states.layers, torch.zeros_like(states.mask).flatten().index_fill(0, kept, 1).view_as(states.mask))
+
+
 def losses(session:Session, rows:list[int])->tuple[Tensor,Tensor|None,HiddenStates]:
     "Task loss scaled for data-parallel averaging, penalty, and states of one micro-batch."
-    batch = session.batch(session.features, rows)
+    c, batch = session.config, session.batch(session.features, rows)
     out, states = forward_with_states(session.model, batch)
     share = len(batch["input_ids"])*session.world/len(rows)
-    penalty = None if session.penalty is None else session.penalty(states, batch.get("labels"))
-    return out.loss*share, penalty, states
+    if session.penalty is None: return out.loss*share, None, states
+    seen = states if c.max_points is None else thinned(states, max(2, c.max_points//session.world), c.seed*1_000_003 + session.updates)
+    return out.loss*share, session.penalty(seen, batch.get("labels")), states
 
 
 def prepare_penalty(session:Session, group:list[list[int]])->None:
@@ -389,7 +408,7 @@ def load_checkpoint(session:Session, folder:Path)->bool: # whether there was one
     def part(prefix): return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
     session.accelerator.unwrap_model(session.model).load_state_dict(part("model."))
     for name in ("penalty", "strength"):
-        for key, value in part(f"{name}.").items(): setattr(getattr(session, name), key, value.to(session.accelerator.device))
+        for key, value in part(f"{name}.").items(): setattr(getattr(session, name), key, value.to(session.accelerator.device if name == "penalty" else "cpu"))
     optimizer, moments = session.optimizer.state_dict(), {}
     for key, value in part("optimizer.").items():
         i, name = key.split(".", 1)
@@ -403,6 +422,11 @@ def load_checkpoint(session:Session, folder:Path)->bool: # whether there was one
     return True
 
 # %% ../nbs/23_training.ipynb #cc7e60de
+def note(session:Session, log:dict)->None:
+    "Hand the plain numbers of a log entry to the tracker, if there is one."
+    session.accelerator.log({k: v for k, v in log.items() if isinstance(v, (int, float))}, step=session.updates)
+
+
 def run_epochs(session:Session, folder:Path, checkpoint_every:int|None)->None:
     "Train from where the session stands to the end, saving on the way."
     if not session.epochs: session.epochs.append(dict(epoch=0, **evaluate(session)))
@@ -415,12 +439,14 @@ def run_epochs(session:Session, folder:Path, checkpoint_every:int|None)->None:
             session.updates, session.update_in_epoch = session.updates+1, session.update_in_epoch+1
             if log:
                 session.steps.append(log)
+                note(session, log)
                 bar.set_postfix({k: f"{log[k]:.3f}" for k in ("task_loss", "batch_isoscore")})
             if checkpoint_every and session.updates % checkpoint_every == 0 and session.update_in_epoch < len(groups):
                 start = clock(session, start)
                 save_checkpoint(session, folder)
         session.epoch, session.update_in_epoch = session.epoch+1, 0
         session.epochs.append(dict(epoch=session.epoch, **evaluate(session)))
+        note(session, session.epochs[-1])
         clock(session, start)
         save_checkpoint(session, folder)
 
@@ -464,17 +490,20 @@ def train(
     checkpoint_every:int|None=None,   # updates between checkpoints; None for one at the end of every epoch
     save_model:str|Path|None=None,    # folder for the fine-tuned model and tokenizer; None not to keep them
     progress:bool=True,               # show progress bars
+    tracker:str|None=None,            # a tracker of accelerate, such as "tensorboard", that the log also goes to
+    log_folder:str|Path="runs/logs",  # for trackers that write files
 )->RunRecord:                         # of this run, just made or made before
     "Fine-tune `config.model` on `config.task`, with its penalty, and record how score and isotropy moved."
     record = find_record(root, config.id)
     if record is not None and record.status == "done" and not save_model: return record
     main, folder = int(os.environ.get("RANK", 0)) == 0, Path(checkpoints)/config.id
     try:
-        session = Session(config, data_dir, hub, progress)
+        session = Session(config, data_dir, hub, progress, tracker=tracker, log_folder=log_folder)
         load_checkpoint(session, folder)
         run_epochs(session, folder, checkpoint_every)
         if config.method == "isolayer": insert_isolayer(session)
         record = make_record(session)
+        for one in session.accelerator.trackers: one.finish()    # `end_training` would also end the process group
     except Exception:
         if main: save_record(RunRecord(asdict(config.complete), config.id, "failed", environment=environment(), error=traceback.format_exc()), root)
         raise
@@ -486,3 +515,30 @@ def train(
         shutil.rmtree(folder, ignore_errors=True)
     session.accelerator.wait_for_everyone()
     return record
+
+# %% ../nbs/23_training.ipynb #332db05a
+def launched(rank:int, processes:int, port:int, threads:int, config:RunConfig, options:dict)->None:
+    "What one of the processes of `launch` does."
+    os.environ |= dict(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(processes), LOCAL_WORLD_SIZE=str(processes), MASTER_ADDR="127.0.0.1",
+                       MASTER_PORT=str(port), OMP_NUM_THREADS=str(threads), ACCELERATE_USE_CPU=str(not torch.cuda.is_available()).lower())
+    torch.set_num_threads(threads)
+    try: train(config, **options)
+    finally:
+        if dist.is_initialized(): dist.destroy_process_group()
+
+
+def launch(
+    config:RunConfig,   # what to run; `batch_size` is that of all processes
+    processes:int=2,    # on this machine; one a GPU where there are GPUs
+    threads:int=1,      # CPU threads of each
+    root:str|Path="runs", # folder or fsspec URL for the record, not `memory://`
+    **options,          # of `train`
+)->RunRecord:           # of this run, just made or made before
+    "`train` on several processes that act as one."
+    if processes < 1: raise ValueError(f"`processes` must be at least 1, not {processes}")
+    if torch.cuda.is_available() and processes > torch.cuda.device_count(): raise ValueError(f"`processes` is {processes}, and there are {torch.cuda.device_count()} GPUs")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.spawn(launched, (processes, port, threads, config, dict(options, root=root)), nprocs=processes)
+    return find_record(root, config.id)

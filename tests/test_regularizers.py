@@ -1,0 +1,179 @@
+"Penalties of two gloo processes against one: values, gradients, references, errors, relative strengths; reduced precision."
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from istar_nb.covariance import covariance, optimal_zeta
+from istar_nb.regularizers import CosReg, HiddenStates, IStar, RelativeStrength, Uniformity, UnbiasedIStar, VICRegCovariance
+from two_processes import on_two
+
+sentences, length, dims = 50, 6, 24
+splits = (25, 40, 45, 50)
+
+
+def cloud(offset=5.):
+    "Three layers of 50 sentences of 1 to 6 tokens, whose tokens resemble each other, away from the origin."
+    generator = torch.Generator().manual_seed(0)
+    scale = torch.linspace(3, 0.5, dims)
+    layers = [(torch.randn(sentences, length, dims, generator=generator) + torch.randn(sentences, 1, dims, generator=generator))*scale
+              + offset*(l+1)/2*torch.linspace(0, 1, dims) for l in range(3)]
+    return HiddenStates(layers, (torch.arange(length) < torch.randint(1, length+1, (sentences, 1), generator=generator)).long())
+
+
+def share(states, rank, first):
+    rows = slice(first) if rank == 0 else slice(first, None)
+    return HiddenStates([layer[rows] for layer in states.layers], states.mask[rows])
+
+
+def reference(dtype=torch.float32): return covariance(torch.randn(200, dims, generator=torch.Generator().manual_seed(1), dtype=torch.float64)*3).to(dtype)
+
+
+def make(name, dtype=torch.float32):
+    "A fresh penalty."
+    cov = reference(dtype)
+    return {"auto": lambda: IStar("auto", cov), "target": lambda: IStar(0.2, cov, target=0.3), "average": lambda: IStar(0.2, cov, average=0.3),
+            "per layer": lambda: IStar("auto", torch.stack([cov, cov]), per_layer=True, average=0.3, target=0.1),
+            "unbiased": UnbiasedIStar, "unbiased target": lambda: UnbiasedIStar("all", per_layer=True, target=0.2), "unbiased cls": lambda: UnbiasedIStar(tokens="cls"),
+            "cosreg": CosReg, "cosreg all": lambda: CosReg("all", "all"), "vicreg": VICRegCovariance, "vicreg real": lambda: VICRegCovariance([0, 2], "real"),
+            "uniformity": Uniformity, "uniformity real": lambda: Uniformity(3., [1, 2], "real")}[name]()
+
+
+names = ["auto", "target", "average", "per layer", "unbiased", "unbiased target", "unbiased cls", "cosreg", "cosreg all", "vicreg", "vicreg real", "uniformity", "uniformity real"]
+
+
+def value_and_gradients(states, penalty):
+    leaves = [layer.clone().requires_grad_() for layer in states.layers]
+    value = penalty(HiddenStates(leaves, states.mask))
+    value.backward()
+    return value.detach(), [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves], dict(penalty.state_dict())
+
+
+def all_penalties(rank): return [value_and_gradients(share(cloud(), rank, first), make(name)) for name in names for first in splits]
+
+
+@pytest.fixture(scope="module")
+def of_two(tmp_path_factory): return list(zip(*on_two(all_penalties, folder=tmp_path_factory.mktemp("penalties"))))
+
+
+def double(states): return HiddenStates([layer.double() for layer in states.layers], states.mask)
+
+
+@pytest.mark.parametrize("name", names)
+def test_penalty_and_gradient_are_those_of_the_global_batch(name, of_two):
+    start = names.index(name)*len(splits)
+    value, gradients, after = value_and_gradients(double(cloud()), make(name, torch.float64))
+    assert any(g.norm() > 0 for g in gradients)
+    for first, ((a, grads_a, after_a), (b, grads_b, after_b)) in zip(splits, of_two[start:start+len(splits)]):
+        assert a.dtype == torch.float32 and torch.equal(a, b), first
+        torch.testing.assert_close(a.double(), value, rtol=1e-5, atol=1e-6)
+        for x, y, gradient in zip(grads_a, grads_b, gradients):
+            averaged = torch.cat([x, y])/2    # what data-parallel training makes of it
+            assert (averaged - gradient).norm() <= 1e-5*gradient.norm(), first
+        for key in after:
+            assert torch.equal(after_a[key], after_b[key])
+            torch.testing.assert_close(after_a[key].double(), after[key], rtol=1e-5, atol=1e-5)
+
+
+def test_automatic_shrinkage_is_that_of_the_joined_sentences():
+    states, cov = cloud(), reference()
+    ids = torch.arange(sentences)[:, None].expand(sentences, length)[states.mask.bool()].repeat(2)
+    expected = optimal_zeta(torch.cat([states.points(1), states.points(2)]), cov, ids)
+    assert 0 < expected < 1 and IStar("auto", cov).shrinkage(states, [1, 2], cov) == pytest.approx(expected, rel=1e-4)
+
+
+faults = {"nan": "not finite", "empty": "`mask` ", "zero": "zero vector", "constant": "zero variance", "few": "`mask` "}
+raised = {"nan": ["auto", "average", "unbiased", "cosreg", "vicreg", "uniformity"], "empty": ["auto", "average", "unbiased", "cosreg", "vicreg", "uniformity"],
+          "zero": ["cosreg", "uniformity"], "constant": ["average", "unbiased"], "few": ["auto", "unbiased"]}
+
+
+def faulty(kind, rank):
+    "A share of the batch with a fault that only the second process has, where that is possible."
+    part = share(cloud(), rank, 25)
+    layers, mask = [layer.clone() for layer in part.layers], part.mask.clone()
+    if kind == "nan" and rank == 1: layers[-1][3, 0] = float("nan")
+    if kind == "zero" and rank == 1: layers[-1][3, 0] = 0
+    if kind == "constant": layers = [torch.ones_like(layer) for layer in layers]
+    if kind == "empty": mask.zero_()
+    if kind == "few": mask[2 - rank:] = 0      # two sentences and one
+    return HiddenStates(layers, mask)
+
+
+def error_text(penalty, states):
+    try: return f"no error: {penalty(states)}"
+    except ValueError as e: return str(e)
+
+
+def errors(rank): return [error_text(make(name), faulty(kind, rank)) for kind, wanted in raised.items() for name in wanted]
+
+
+def test_every_process_finds_the_same_errors(tmp_path):
+    cases = [(kind, name) for kind, wanted in raised.items() for name in wanted]
+    for (kind, name), a, b in zip(cases, *on_two(errors, folder=tmp_path), strict=True): assert a == b and faults[kind] in a, (kind, name, a, b)
+
+
+def local_penalties(rank): # in one process there is nothing to share
+    return [type(make(n))(scope="local")(share(cloud(), rank, 25)) for n in ("unbiased", "cosreg", "vicreg", "uniformity")]
+
+
+def test_local_scope_is_each_process_by_itself(tmp_path):
+    results = on_two(local_penalties, folder=tmp_path)
+    for rank, values in enumerate(results): torch.testing.assert_close(values, local_penalties(rank))
+    assert all(a != b for a, b in zip(*results))
+
+
+class Tiny(nn.Module):
+    "States of two layers and class scores."
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.head, self.idle = nn.Linear(dims, dims), nn.Linear(dims, dims), nn.Linear(dims, 3), nn.Linear(2, 2)
+
+    def forward(self, x):
+        states = [x, self.first(x).tanh()]
+        states.append(self.second(states[-1]))
+        return states, self.head(states[-1][:, 0])
+
+
+def strengths(rank, first, scale=1.):
+    "λ after each of three measurements, and the gradients of an ordinary update after them; `first` None for one process."
+    several = first is not None
+    model, strength, states = Tiny(), RelativeStrength(-0.2, smoothing=0.5), cloud()
+    net = DistributedDataParallel(model, find_unused_parameters=True) if several else model
+    part, seen = share(states, rank, first) if several else states, []
+    labels = (torch.arange(sentences) % 3)[(slice(first) if rank == 0 else slice(first, None)) if several else slice(None)]
+    for step in range(3):
+        layers, scores = net(part.layers[0] + step)
+        penalty = IStar(0.)(HiddenStates(layers, part.mask))
+        task = nn.functional.cross_entropy(scores, labels, reduction="sum")*((2 if several else 1)/sentences)
+        seen.append(strength.update(task, penalty, model.parameters(), scale=scale))
+    (task + strength.lam*penalty).backward()
+    return seen, strength.norms, [p.grad for p in model.parameters() if p.grad is not None]
+
+
+def test_relative_strength_is_that_of_one_process(tmp_path):
+    lams, norms, gradients = strengths(0, None)
+    assert len(set(lams)) == 3 and all(lam < 0 for lam in lams)
+    scaled, _, _ = strengths(0, None, 1024.)
+    assert scaled == pytest.approx(lams, rel=1e-5)
+    for first in (25, 40, 45):
+        for seen, found, grads in on_two(strengths, first, folder=tmp_path):
+            assert seen == pytest.approx(lams, rel=1e-5) and found == pytest.approx(norms, rel=1e-5)
+            for a, b in zip(grads, gradients): assert (a - b).norm() <= 1e-4*b.norm() + 1e-7
+
+
+@pytest.mark.parametrize("name", names)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_reduced_precision_is_computed_in_float32(name, dtype):
+    states = cloud()
+    rounded = HiddenStates([layer.to(dtype) for layer in states.layers], states.mask)
+    wide = HiddenStates([layer.float() for layer in rounded.layers], states.mask)
+    value, gradients, _ = value_and_gradients(wide, make(name))
+    with torch.autocast("cpu", dtype=torch.bfloat16): ours, grads, _ = value_and_gradients(rounded, make(name))
+    with torch.autocast("cpu", dtype=torch.bfloat16): again, _, _ = value_and_gradients(wide, make(name))
+    assert ours.dtype == again.dtype == torch.float32 and torch.equal(again, value)
+    torch.testing.assert_close(ours, value, rtol=1e-5, atol=1e-7)
+    for a, b in zip(grads, gradients):
+        assert a.dtype == dtype
+        assert (a.float() - b).norm() <= 0.01*b.norm()
