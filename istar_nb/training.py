@@ -272,10 +272,11 @@ def batch_geometry(
     states:HiddenStates, # of a micro-batch
     tokens:str,          # under the penalty
 )->dict[str,float|None]:
-    "Isotropy along training: of the tokens of all processes' micro-batches, and of this one's [CLS] states."
-    cls = states.points(-1, "cls").float()
-    return dict(batch_isoscore=pooled_isoscore(states, tokens=tokens, group=all_processes()).item(),
-                cls_anisotropy_raw=defined(lambda: sv_anisotropy(cls, 1, center=False)), cls_anisotropy_centred=defined(lambda: sv_anisotropy(cls, 1, center=True)))
+    "Isotropy along training: of the tokens of all processes' micro-batches, and of this one's [CLS] states the first three directions' shares."
+    cls, shares = states.points(-1, "cls").float(), {}
+    for name, center in (("raw", False), ("centred", True)):
+        for k, share in enumerate(defined(lambda: spectrum(cls, center)[:3]) or [], start=1): shares[f"cls_anisotropy_{name}" + f"_{k}"*(k > 1)] = share
+    return dict(batch_isoscore=pooled_isoscore(states, tokens=tokens, group=all_processes()).item(), **shares)
 
 # %% ../nbs/23_training.ipynb #251b7e5e
 def merged(moments:list[Moments])->Moments:
