@@ -4,13 +4,15 @@
 
 # %% auto #0
 __all__ = ['demo_note', 'terminal_measures', 'commands', 'terminal', 'show_table', 'show_comparison', 'train_command',
-           'runs_command', 'tasks_command', 'demo_command', 'measure_command', 'list_texts', 'measure_name', 'main']
+           'runs_command', 'tasks_command', 'demo_command', 'measure_command', 'text_source', 'measure_name', 'main']
 
 # %% ../nbs/50_cli.ipynb #acdc67fd
 import json
 import os
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import count, islice
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -185,7 +187,7 @@ def measure_command(
     Args:
         model: An alias (minilm, tiny-bert, ...), a local folder or a hub id.
         task: Measure on the training texts of this task of `istar tasks`.
-        text: Measure on this file, one text a line.
+        text: Measure on this file, one text a line; it is read as it goes, so it may have any length.
         embeddings: Measure this matrix instead: .npy, .safetensors or .parquet, one point a row.
         compare: A second model, or with --embeddings a second file.
         tokens: What is a point: every real token, the first of each text, the mean of each text, or padding as well.
@@ -206,9 +208,10 @@ def measure_command(
         from istar_nb.reports import measure_embeddings
         found, source = {Path(name).name: measure_embeddings(name) for name in names}, "points of a file"
     else:
-        texts, source = list_texts(task, text, data_dir, hub, limit)
-        found = {name: measure_name(name, texts, tokens, layers, hub, batch_tokens, max_length, progress) for name in names}
-        source = f"{len(texts):,} texts of {source}, tokens: {tokens}"
+        texts, source = text_source(task, text, data_dir, hub, limit)
+        found = {}
+        for name in names: found[name], n = measure_name(name, texts(), tokens, layers, hub, batch_tokens, max_length, progress)
+        source = f"{n:,} text{'s'*(n != 1)} of {source}, tokens: {tokens}"
     env = environment()
     out.mkdir(parents=True, exist_ok=True)
     (out/"isotropy.json").write_text(json.dumps(dict(source=source, tokens=tokens, measures=found, environment=env), indent=1, ensure_ascii=False), encoding="utf-8")
@@ -219,26 +222,28 @@ def measure_command(
 
 terminal_measures = ("isoscore", "isoscore_unbiased", "mean_cosine", "sv_anisotropy_centred", "two_nn", "outlier_count")
 
-def list_texts(task:str|None, text:Path|None, data_dir:str|None, hub:bool, limit:int|None)->tuple[list[tuple[str,...]],str]:
-    "The texts to measure on and where they come from."
-    from istar_nb.tasks import load_task
-    if text is not None:
-        lines = [(line,) for line in text.read_text(encoding="utf-8").splitlines() if line.strip()]
-        if not lines: raise ValueError(f"--text {text} has no text")
-        return lines[:limit], text.name
-    data = load_task(task, data_dir, hub)
-    return [tuple(row[c] for c in data.task.texts) for row in data.train[:limit]], f"{task} (training rows)"
+def text_source(task:str|None, text:Path|None, data_dir:str|None, hub:bool, limit:int|None)->tuple[Callable[[],Iterator[tuple[str,...]]],str]:
+    "A function that starts reading the texts to measure on, none of them kept, and where they come from."
+    if limit is not None and limit < 1: raise ValueError(f"--limit must be at least 1, not {limit}")
+    if text is None:
+        from istar_nb.tasks import load_task
+        data = load_task(task, data_dir, hub)
+        return lambda: (tuple(row[c] for c in data.task.texts) for row in islice(data.train, limit)), f"{task} (training rows)"
+    def lines():
+        with text.open(encoding="utf-8-sig") as file: yield from islice(((line.strip(),) for line in file if line.strip()), limit)
+    if next(lines(), None) is None: raise ValueError(f"--text {text} has no text")
+    return lines, text.name
 
 
-def measure_name(name:str, texts:list, tokens:str, layers:tuple[int,...]|None, hub:bool, batch_tokens:int, max_length:int, progress:bool)->dict:
-    "Load a model and measure it."
+def measure_name(name:str, texts:Iterable, tokens:str, layers:tuple[int,...]|None, hub:bool, batch_tokens:int, max_length:int, progress:bool)->tuple[dict,int]:
+    "Load a model and measure it; the measures, and how many texts there were."
     from tqdm.auto import tqdm
 
     from istar_nb.encoders import load_encoder
     from istar_nb.reports import measure_model, text_batches
-    encoder = load_encoder(name, hub=hub)
-    counted = tqdm(texts, desc=f"measuring {name}", unit=" texts", leave=False, disable=not progress)
-    return measure_model(encoder.model, text_batches(counted, encoder.tokenizer, batch_tokens, max_length), tokens, layers)
+    encoder, read = load_encoder(name, hub=hub), count(1)
+    counted = (text for text, _ in zip(tqdm(texts, desc=f"measuring {name}", unit=" texts", leave=False, disable=not progress), read))
+    return measure_model(encoder.model, text_batches(counted, encoder.tokenizer, batch_tokens, max_length), tokens, layers), next(read) - 1
 
 # %% ../nbs/50_cli.ipynb #25e7b7a2
 commands = dict(demo=demo_command, measure=measure_command, train=train_command, runs=runs_command, tasks=tasks_command)

@@ -215,7 +215,10 @@ def isoscore_unbiased(
     "IsoScore from unbiased traces (Himeno & Yamada 2014): needs no reference covariance, however small the batch."
     sums = SentenceSums(x, sentences)
     d, dtype = sums.x.shape[1], sums.x.dtype
-    score = ratio_score(sums.traces(), d).to(dtype)
+    traces, plug_in = sums.traces(), (sums.b_g.sum().item()*sums.scale**2/(len(sums.x)-1))**2
+    if not traces.squared > 64*torch.finfo(dtype).eps*plug_in:
+        raise ValueError(f"`x` has too few different points: its unbiased tr(Σ²) is {traces.squared.item():.2g}, which is no more than rounding or below zero")
+    score = ratio_score(traces, d).to(dtype)
     if not return_se: return score
     if len(sums.s) < 5: raise ValueError("a standard error leaves out one point or sentence, and needs 5 of them; `x` has 4")
     without = ratio_score(sums.traces_without_each(), d)

@@ -154,7 +154,7 @@ options = {  # which methods an option belongs to
 # %% ../nbs/22_runs.ipynb #4bd33ef7
 def check_type(name:str, value, wanted)->None:
     "An error that names the field if `value` is not of the annotated type. Integers pass for floats; NaN and infinity do not."
-    parts = (wanted,) if get_origin(wanted) in (None, Literal, tuple) else get_args(wanted)
+    parts = (wanted,) if get_origin(wanted) in (None, Literal, tuple, list) else get_args(wanted)
     choices, kinds = [c for p in parts if get_origin(p) is Literal for c in get_args(p)], [p for p in parts if get_origin(p) is not Literal]
     if isinstance(value, str) and value in choices: return
     if any(fits(value, kind) for kind in kinds):
@@ -168,6 +168,7 @@ def check_type(name:str, value, wanted)->None:
 def fits(value, kind)->bool:
     "Whether a value is of a plain type; True and False are no numbers."
     if get_origin(kind) is tuple: return isinstance(value, tuple) and all(fits(v, int) for v in value)
+    if get_origin(kind) is list: return isinstance(value, list) and all(isinstance(v, dict) for v in value)
     if isinstance(value, bool): return kind is bool
     return isinstance(value, (int, float) if kind is float else kind)
 
@@ -189,6 +190,9 @@ class RunRecord:
     error: str = ""                 # traceback of a failed run
     schema: int = schema            # version of this layout
 
+    def __post_init__(self):
+        for f in fields(self): check_type(f.name, getattr(self, f.name), f.type)
+
     @property
     def same(self)->dict:
         "All that must be equal when the same run is made twice: everything but times and environment."
@@ -197,7 +201,8 @@ class RunRecord:
     @classmethod
     def from_json(cls, text:str)->"RunRecord":
         "A record from its JSON; an error says what is wrong with one that is none."
-        values = json.loads(text)
+        try: values = json.loads(text)
+        except RecursionError: raise ValueError("a record must not be nested as deeply as this text is") from None
         if not isinstance(values, dict): raise ValueError("a record must be a JSON object")
         known = {f.name for f in fields(cls)}
         if unknown := sorted(set(values) - known): raise ValueError(f"a record has no field {', '.join(map(repr, unknown))}")
