@@ -1,8 +1,8 @@
 """Measuring a corpus against the bare forward passes: token rate and peak memory.
 
 `python benchmarks/measure.py --task stdlib-docs` prints ratios; `--task sst2 --data-dir DATA --record` also stores them; `--limit 8000` is a quick look.
-Every batch goes through the model twice, bare and measured, so that a machine that is busy for a while slows both. Tokenizing is timed once and counts in
-both rates, the measures computed at the end in that of measuring. Peak memory is that of a process with 1,000 texts against one with all of them.
+For the rate every batch goes through the model twice, bare and measured, so that a machine that is busy for a while slows both. Tokenizing is timed once and
+counts in both, the measures computed at the end in that of measuring. Peak memory is that of a process that only measures, 1,000 texts against all of them.
 """
 import argparse
 import json
@@ -15,8 +15,8 @@ from datetime import date
 from pathlib import Path
 
 
-def job(task, data_dir, limit):
-    "Measure a corpus, with a bare pass before every batch; tokens, seconds of each kind and peak memory."
+def job(kind, task, data_dir, limit):
+    "Measure a corpus, for the rate with a bare pass before every batch; tokens, seconds and peak memory."
     import torch
 
     from istar_nb.encoders import load_encoder
@@ -36,15 +36,15 @@ def job(task, data_dir, limit):
     def batches():
         found = text_batches(texts, tokenizer)
         while batch := timed("tokenizing", lambda: next(found, None)):
-            timed("bare", lambda: model(**batch) and None)
+            if kind == "rate": timed("bare", lambda: model(**batch) and None)
             yield batch
 
     with torch.inference_mode(): model(**tokenizer(["the first pass is slow"], return_tensors="pt"))
     start = time.perf_counter()
     tokens = measure_model(model, batches())["1"]["count"]
     seconds["measuring"] = time.perf_counter() - start - sum(seconds.values())
-    return dict(texts=len(texts), tokens=tokens, seconds={kind: round(value, 2) for kind, value in seconds.items()},
-                peak_mb=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss/1024))
+    memory = dict(peak_mb=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss/1024)) if kind == "memory" else {}
+    return dict(kind=kind, texts=len(texts), tokens=tokens, seconds={kind: round(value, 2) for kind, value in seconds.items() if value}, **memory)
 
 
 def apart(*args): return json.loads(subprocess.run([sys.executable, __file__, "--job", *map(str, args)], stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()[-1])
@@ -56,20 +56,20 @@ if __name__ == "__main__":
     parser.add_argument("--data-dir", default="")
     parser.add_argument("--limit", type=int, default=0, help="measure this many texts; 0 for all")
     parser.add_argument("--record", action="store_true", help="store the figures in results/benchmarks")
-    parser.add_argument("--job", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--job", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.job:
-        task, data_dir, limit = args.job
-        print(json.dumps(job(task, data_dir or None, int(limit) or None)))
+        kind, task, data_dir, limit = args.job
+        print(json.dumps(job(kind, task, data_dir or None, int(limit) or None)))
         sys.exit()
     from istar_nb.runs import environment
     load_before = os.getloadavg()[0]
-    few, whole = (apart(args.task, args.data_dir, limit) for limit in (1000, args.limit))
-    seconds = whole["seconds"]
-    rate = (seconds["tokenizing"] + seconds["bare"])/(seconds["tokenizing"] + seconds["measuring"])
-    record = dict(benchmark="measure", task=args.task, rate_to_bare=round(rate, 3), extra_mb=whole["peak_mb"]-few["peak_mb"], few=few, whole=whole,
+    rate, few, whole = (apart(kind, args.task, args.data_dir, limit) for kind, limit in [("rate", args.limit), ("memory", 1000), ("memory", args.limit)])
+    seconds = rate["seconds"]
+    ratio = (seconds["tokenizing"] + seconds["bare"])/(seconds["tokenizing"] + seconds["measuring"])
+    record = dict(benchmark="measure", task=args.task, rate_to_bare=round(ratio, 3), extra_mb=whole["peak_mb"]-few["peak_mb"], rate=rate, few=few, whole=whole,
                   load_before=load_before, date=str(date.today()), environment=environment())
-    print(f"{whole['texts']:,} texts, {whole['tokens']:,} tokens: {rate:.3f} of the bare token rate; peak memory {record['extra_mb']:+,} MB against {few['texts']:,} texts")
+    print(f"{whole['texts']:,} texts, {whole['tokens']:,} tokens: {ratio:.3f} of the bare token rate; peak memory {record['extra_mb']:+,} MB against {few['texts']:,} texts")
     if args.record:
         path = Path(__file__).resolve().parents[1]/"results"/"benchmarks"/f"measure-{args.task}.json"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['demo_note', 'terminal_measures', 'commands', 'terminal', 'show_table', 'show_comparison', 'train_command',
-           'runs_command', 'tasks_command', 'demo_command', 'measure_command', 'text_source', 'measure_name', 'main']
+           'sweep_command', 'runs_command', 'tasks_command', 'demo_command', 'measure_command', 'text_source',
+           'measure_name', 'main']
 
 # %% ../nbs/50_cli.ipynb #acdc67fd
 import json
@@ -85,6 +86,60 @@ def train_command(
         show_comparison([record], f"{config.task} with {config.model}, seed {config.seed}")
         print(f"{record.metric} {record.score:.4f} after {config.epochs} epoch{'s'*(config.epochs > 1)}; record: {root.rstrip('/')}/{record.id}.json")
     return record
+
+
+def sweep_command(
+    grid: tyro.conf.Positional[Path],
+    executor: Literal["local", "processes", "ray"] = "local",
+    seeds: tuple[int, ...] | None = None,
+    select: float | None = None,
+    selection_seeds: tuple[int, ...] = (0,),
+    root: str = "runs",
+    data_dir: str | None = None,
+    hub: bool = False,
+    checkpoint_every: int | None = None,
+    retry_failed: bool = False,
+    dry_run: bool = False,
+    workers: int | None = None,
+    threads: int | None = None,
+    address: str | None = None,
+    cpus_per_run: float = 1,
+    gpus_per_run: float = 0,
+    progress: bool = True,
+)->None:
+    """Carry out the runs of a grid that have no record yet.
+
+    Args:
+        grid: YAML file with base, seeds and runs.
+        executor: In this process, in worker processes of this machine, or on a Ray cluster.
+        seeds: Seeds of every run; without it those of the grid.
+        select: First choose among the points of the grid on this share of the training rows, kept out, then train the chosen on all rows.
+        selection_seeds: Seeds of the runs that choose.
+        root: Folder or fsspec URL for the records.
+        data_dir: Folder with the tasks' files; without it the variable ISTAR_DATA.
+        hub: Allow downloads from the Hugging Face hub.
+        checkpoint_every: Updates between checkpoints; without it one at the end of every epoch.
+        retry_failed: Make failed runs again.
+        dry_run: Only show what there is to do.
+        workers: processes: How many; without it one a GPU, or without a GPU one for every two cores.
+        threads: Compute threads of a run; without it its share of the cores.
+        address: ray: Address of the cluster; without it RAY_ADDRESS, or a cluster of this machine.
+        cpus_per_run: ray: Cores reserved for a run.
+        gpus_per_run: ray: GPUs reserved for a run; with a fraction runs share one.
+        progress: Show how far it is.
+    """
+    from istar_nb import sweeps
+    options = dict(seeds=seeds, executor=executor, root=root, data_dir=data_dir, hub=hub, checkpoint_every=checkpoint_every, retry_failed=retry_failed, dry_run=dry_run,
+                   workers=workers, threads=threads, address=address, cpus_per_run=cpus_per_run, gpus_per_run=gpus_per_run, progress=progress)
+    if select is None: records = sweeps.sweep(grid, **options)
+    else:
+        chosen = sweeps.select(grid, select, selection_seeds, **options)
+        records = [] if chosen is None else chosen.records
+        if chosen is not None:
+            table = sweeps.selection_table(chosen.record)
+            show_table(list(table.columns), table.values.tolist(), f"chosen on {select:.0%} of the training rows", f"written to {chosen.path}")
+    failed = [r for r in records if r.status == "failed"]
+    if not dry_run: print(f"{len(records)} runs recorded in {root}, {len(failed)} of them failed" + ("; `istar runs --where status=failed` lists them" if failed else ""))
 
 
 def runs_command(
@@ -246,7 +301,7 @@ def measure_name(name:str, texts:Iterable, tokens:str, layers:tuple[int,...]|Non
     return measure_model(encoder.model, text_batches(counted, encoder.tokenizer, batch_tokens, max_length), tokens, layers), next(read) - 1
 
 # %% ../nbs/50_cli.ipynb #25e7b7a2
-commands = dict(demo=demo_command, measure=measure_command, train=train_command, runs=runs_command, tasks=tasks_command)
+commands = dict(demo=demo_command, measure=measure_command, train=train_command, sweep=sweep_command, runs=runs_command, tasks=tasks_command)
 
 def main(
     args:list[str]|None=None, # what was typed after `istar`; None for the real command line

@@ -7,7 +7,7 @@ __all__ = ['evaluating', 'same_random_state', 'states_of', 'model_states', 'coll
            'ReferenceCallback', 'check_strength', 'IsotropyTrainerMixin', 'joined', 'columns_of', 'watching_tokens',
            'watching_sentences', 'IsotropyLoss']
 
-# %% ../nbs/25_integrations.ipynb #be2c0ec5
+# %% ../nbs/25_integrations.ipynb #fa93d71e
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +23,7 @@ from transformers import TrainerCallback
 
 from .regularizers import HiddenStates, Regularizer, RelativeStrength, all_processes
 
-# %% ../nbs/25_integrations.ipynb #322af68e
+# %% ../nbs/25_integrations.ipynb #23bf201d
 @contextmanager
 def evaluating(
     model:nn.Module, # any model
@@ -78,7 +78,7 @@ def collect_reference(
         with torch.no_grad(): return states(model, batch)
     with evaluating(model), same_random_state(): regularizer.collect(seen(batch) for batch in batches)
 
-# %% ../nbs/25_integrations.ipynb #e3ad4fe2
+# %% ../nbs/25_integrations.ipynb #8a344bc5
 def data_batches(
     loader,                       # the Trainer's training data loader
     args,                         # its `TrainingArguments`
@@ -134,7 +134,7 @@ class ReferenceCallback(TrainerCallback):
             own = {k.removeprefix(f"{name}."): v for k, v in tensors.items() if k.startswith(f"{name}.")}
             if own: part.load_state_dict(own); part.to(device)
 
-# %% ../nbs/25_integrations.ipynb #0e066f31
+# %% ../nbs/25_integrations.ipynb #ea319670
 def check_strength(
     lam:float|RelativeStrength, # what came
 )->float|RelativeStrength:      # the same
@@ -225,7 +225,7 @@ class IsotropyTrainerMixin:
             if updates: logs |= dict(task_loss=task/updates, penalty=penalty/updates, lam=self.strength)
         super().log(logs, *args, **kwargs)
 
-# %% ../nbs/25_integrations.ipynb #ba0382f9
+# %% ../nbs/25_integrations.ipynb #3797c1d2
 def joined(
     parts:Sequence[HiddenStates], # batches with the same layers
 )->HiddenStates:                  # one batch, padded to a common length

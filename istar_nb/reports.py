@@ -140,7 +140,7 @@ def text_batches(
     "Tokenized batches of similar length, reading no further ahead than a pool, and of a text no more than 100 characters a token."
     texts, shuffle = iter(texts), torch.Generator().manual_seed(0)
     while chunk := [tuple(part[:100*max_length] for part in text) for text in islice(texts, pool)]:
-        encoded = tokenizer(*map(list, zip(*chunk)), truncation=True, max_length=min(max_length, tokenizer.model_max_length))
+        encoded = tokenizer(*map(list, zip(*chunk)), truncation=True, max_length=min(max_length, tokenizer.model_max_length)).data    # not what was cut off
         lengths = list(map(len, encoded["input_ids"]))
         order, start = sorted(range(len(chunk)), key=lengths.__getitem__, reverse=True), 0
         while start < len(order):

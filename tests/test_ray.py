@@ -1,0 +1,62 @@
+"A sweep on a real two-node Ray cluster that loses a node on the way. ISTAR_RAY_RUNS sets the number of runs."
+import os
+import tempfile
+import threading
+import time
+
+import pytest
+
+os.environ.setdefault("RAY_AUTH_MODE", "disabled")              # a cluster of this machine alone
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+ray = pytest.importorskip("ray")
+from ray.cluster_utils import Cluster
+
+from istar_nb.runs import iterate_records
+from istar_nb.sweeps import grid, sweep
+from toy_task import write_model, write_task
+
+runs = int(os.environ.get("ISTAR_RAY_RUNS", 12))
+folder = tempfile.TemporaryDirectory()
+base = dict(task="sst2", model=f"{folder.name}/tiny", epochs=1, limit=64, max_length=16, batch_size=16, lr=1e-3, reference_points=2000)
+spec = dict(base=base, seeds=list(range(runs//4)), runs=[dict(method="none"), dict(method="istar", lam=[-1, 1]), dict(method="istar", lam=1, layers=[[9]])])
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    "A head and one more node, each with one core for runs."
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    cluster = Cluster(initialize_head=True, head_node_args=dict(num_cpus=1, object_store_memory=80*2**20, include_dashboard=False))
+    cluster.other = cluster.add_node(num_cpus=1, object_store_memory=80*2**20)
+    ray.init(address=cluster.address, log_to_driver=False)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def test_a_node_is_lost_and_no_run(tmp_path, cluster):
+    "The records are those of one process, failures included."
+    assert ray.cluster_resources()["CPU"] == 2
+    data = write_task(tmp_path/"data")
+    write_model(base["model"])
+    lost = []
+    def lose():
+        "Kill the other node while both nodes are at a run and a quarter of the runs is done."
+        while not lost:
+            at, made = len(list((tmp_path/"checkpoints").glob("*.lock"))), len(list((tmp_path/"ray").glob("*.json")))
+            if at == 2 and made >= runs//4:
+                lost.append(made)
+                cluster.remove_node(cluster.other, allow_graceful=False)
+            time.sleep(0.002)
+    thread = threading.Thread(target=lose, daemon=True)
+    thread.start()
+    records = sweep(spec, executor="ray", data_dir=data, root=tmp_path/"ray", checkpoints=tmp_path/"checkpoints", progress=False)
+    if not lost: lost.append(runs)
+    thread.join()
+    assert lost[0] < runs, "the node was lost on the way"
+    end = time.monotonic() + 60
+    while [n["Alive"] for n in ray.nodes()].count(True) > 1 and time.monotonic() < end: time.sleep(0.1)
+    assert ray.cluster_resources()["CPU"] == 1
+    expected = sweep(spec, data_dir=data, root=tmp_path/"local", checkpoints=tmp_path/"checkpoints", threads=1, progress=False)
+    assert len(records) == len(expected) == len(grid(spec)) == runs
+    assert [r.same for r in records] == [r.same for r in expected] and [r.status for r in records] == ["done", "done", "done", "failed"]*(runs//4)
+    assert len(list(iterate_records(tmp_path/"ray"))) == runs and not list((tmp_path/"checkpoints").iterdir())
