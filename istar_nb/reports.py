@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['page_template', 'TOKENS', 'shown', 'measure_notes', 'Section', 'show_value', 'html_page', 'run_label',
-           'comparison_table', 'comparison_figure', 'text_batches', 'Sample', 'Measurement', 'measure_model',
-           'pooled_summary', 'embedding_parts', 'measure_embeddings', 'with_error', 'measure_table', 'measure_figure',
-           'measure_page']
+           'comparison_table', 'comparison_figure', 'text_batches', 'Sample', 'Measurement', 'measure_model', 'take_in',
+           'return_memory', 'pooled_summary', 'embedding_parts', 'measure_embeddings', 'with_error', 'measure_table',
+           'measure_figure', 'measure_page']
 
 # %% ../nbs/32_reports.ipynb #499deef5
 import contextlib
+import ctypes
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from .covariance import as_points
 from .dimension import two_nn
 from .encoders import hidden_states
 from .figures import method_color, png_bytes
+from .regularizers import HiddenStates
 from .runs import finite
 from .streaming import IsotropyMetrics, points_of
 
@@ -201,13 +203,23 @@ def measure_model(
     if tokens not in TOKENS: raise ValueError(f"`tokens` must be one of {TOKENS}, not {tokens!r}")
     found, device = {}, next(model.parameters()).device
     for batch in batches:
-        states = hidden_states(model, {k: v.to(device) for k, v in batch.items()})
-        for l in states.choose("all" if layers is None else layers):
-            x, mask, m = states.layers[l], states.mask, found.setdefault(l, Measurement(tokens))
-            if tokens == "mean": x, mask = (x*mask[..., None]).sum(1)/mask.sum(1, keepdim=True), None
-            m.update(x, mask)
+        take_in(found, hidden_states(model, {k: v.to(device) for k, v in batch.items()}), tokens, layers)
+        return_memory()
     if not found: raise ValueError("`batches` is empty: there is no text to measure")
     return {str(l): m.summary() for l, m in found.items()} | pooled_summary([m for l, m in found.items() if l > 0])
+
+
+def take_in(found:dict[int,Measurement], states:HiddenStates, tokens:str, layers:Sequence[int]|None)->None:
+    "Add the states of a batch to the measurements of their layers."
+    for l in states.choose("all" if layers is None else layers):
+        x, mask = states.layers[l], states.mask
+        if tokens == "mean": x, mask = (x*mask[..., None]).sum(1)/mask.sum(1, keepdim=True), None
+        found.setdefault(l, Measurement(tokens)).update(x, mask)
+
+
+def return_memory()->None:
+    "Give freed memory back to the system where glibc would keep it: batches of many shapes leave holes of many sizes."
+    with contextlib.suppress(OSError, AttributeError): ctypes.CDLL(None).malloc_trim(0)
 
 
 def pooled_summary(

@@ -14,8 +14,10 @@ from pathlib import Path
 import psutil
 import torch
 
+from istar_nb.encoders import load_encoder
 from istar_nb.runs import RunConfig, find_record, iterate_records
 from istar_nb.sweeps import sweep
+from istar_nb.tasks import load_task
 from istar_nb.training import train
 
 base = dict(model="tiny-bert", limit=96, epochs=2, batch_size=16, lr=1e-3, max_length=32)
@@ -73,8 +75,10 @@ def check(folder, whole):
 
 def main(wanted, seed):
     torch.set_num_threads(1)
+    load_encoder("tiny-bert"), load_task("stdlib-docs")    # parsed once, here, and not in every child
     draw, root = random.Random(seed), Path(tempfile.mkdtemp())
     whole, lasts, kills, rounds = root/"whole", {}, dict(training=0, sweep=0, workers=0), 0
+    stores = 0
     for c in configs:
         start = time.monotonic()
         assert attempt(600, train_one, whole, c)
@@ -82,15 +86,15 @@ def main(wanted, seed):
     while sum(kills.values()) < wanted:
         a, b, c = (root/f"{kind}-{rounds}" for kind in kills)
         for config in configs: kills["training"] += until_done(lasts[config], draw, train_one, a, config)
-        sweep_all_done = until_done(sum(lasts.values()), draw, sweep_all, b, "local")
-        kills["sweep"] += sweep_all_done
-        if rounds % 4 == 0: kills["workers"] += until_done(30, draw, sweep_all, c, "processes")
+        kills["sweep"] += until_done(sum(lasts.values()), draw, sweep_all, b, "local")
+        with_workers = wanted >= 20 and rounds % 4 == 0    # they take long to start
+        if with_workers: kills["workers"] += until_done(30, draw, sweep_all, c, "processes")
         for config in configs: train_one(a, config)    # a record that is there leaves nothing to do but to tidy up
         sweep_all(b, "local")
-        for folder in (a, b, *([c] if rounds % 4 == 0 else [])): check(folder, whole)
-        rounds += 1
+        for folder in (a, b, *([c] if with_workers else [])): check(folder, whole)
+        rounds, stores = rounds+1, stores+2+with_workers
         print(f"{sum(kills.values())} of {wanted} kills", file=sys.stderr, flush=True)
-    print(f"killed {sum(kills.values())} times ({', '.join(f'{k} {v}' for k, v in kills.items())}): {len(configs)} runs in each of {2*rounds + -(-rounds//4)} stores, all equal to the unbroken ones")
+    print(f"killed {sum(kills.values())} times ({', '.join(f'{k} {v}' for k, v in kills.items())}): {len(configs)} runs in each of {stores} stores, all equal to the unbroken ones")
 
 
 if __name__ == "__main__": main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0)
