@@ -271,7 +271,7 @@ def measure_command(
     out.mkdir(parents=True, exist_ok=True)
     (out/"isotropy.json").write_text(json.dumps(dict(source=source, tokens=tokens, measures=found, environment=env), indent=1, ensure_ascii=False), encoding="utf-8")
     (out/"isotropy.html").write_text(measure_page(found, source, ", ".join(f"{k} {v}" for k, v in env["versions"].items())), encoding="utf-8")
-    for name, layers_found in found.items(): show_table(*measure_table(layers_found, terminal_measures), title=f"{name}: {source}")
+    for name, layers_found in found.items(): show_table(*measure_table(layers_found, terminal_measures, decimals=3), title=f"{name}: {source}")
     print(f"± one standard error; all measures are in the report\n\nreport: {out/'isotropy.html'}\nvalues: {out/'isotropy.json'}")
 
 

@@ -248,7 +248,7 @@ def outlier_dimensions(
     n_sigma:float=3.,    # standard deviations, over dimensions, that an outlier is away
     by:str="magnitude",  # what is compared: root mean square ("magnitude"), "mean" or "variance" of a dimension
 )->OutlierDimensions:    # count, ids and share of the variance
-    "Dimensions whose size is `n_sigma` standard deviations off the rest (after Kovaleva et al. 2021)."
+    "Dimensions whose size is `n_sigma` standard deviations off the rest (in activations, for the weights of Kovaleva et al. 2021)."
     return outliers_of(*mean_and_variance(x), n_sigma, by)
 
 
@@ -256,7 +256,7 @@ def high_variance_dimensions(
     x:Tensor|np.ndarray, # (n, d) floating point, n ≥ 2, d ≥ 2
     ratio:float=5.,      # how many times the average variance over dimensions
 )->OutlierDimensions:    # count, ids and share of the variance
-    "Dimensions with at least `ratio` times the average variance (Rudman et al. 2023)."
+    "Dimensions with at least `ratio` times the average variance (of the kind studied by Rudman et al. 2023)."
     if not ratio > 0: raise ValueError(f"`ratio` must be positive, and is {ratio}")
     _, variance = mean_and_variance(x)
     return chosen(variance >= ratio*variance.mean(), variance)

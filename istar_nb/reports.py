@@ -11,6 +11,7 @@ __all__ = ['page_template', 'TOKENS', 'shown', 'measure_notes', 'Section', 'show
 # %% ../nbs/32_reports.ipynb #499deef5
 import contextlib
 import ctypes
+import math
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -51,15 +52,16 @@ body { font: 16px/1.55 system-ui, sans-serif; color: var(--text); background: va
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .3rem } h2 { font-size: 1.15rem; margin: 2.4rem 0 .6rem }
 p { max-width: 44rem; margin: .5rem 0 } .lead, figcaption, footer { color: var(--muted) } figure { margin: 1rem 0 }
 .wide { overflow-x: auto } table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums }
-th, td { padding: .35rem .9rem .35rem 0; border-bottom: 1px solid var(--line); text-align: left }
-td { white-space: nowrap } th { font-weight: 600; border-bottom-width: 2px; vertical-align: bottom } td.number, th.number { text-align: right }
+th, td { padding: .35rem 0 .35rem .7rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top }
+th:first-child, td:first-child { padding-left: 0; padding-right: .7rem } td:first-child, td.number { white-space: nowrap } td.number, th.number { text-align: right }
+th { font-weight: 600; font-size: .85rem; line-height: 1.25; border-bottom-width: 2px; vertical-align: bottom } small { display: block; font-size: .75rem; line-height: 1.1; color: var(--muted) }
 img { max-width: 100%; background: #fff; border-radius: 6px; padding: .4rem; box-sizing: border-box } figcaption, footer { font-size: .88rem }
 footer { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: .8rem; overflow-wrap: anywhere }
 </style></head><body>
 <h1>{{ title }}</h1>{% if lead %}<p class="lead">{{ lead }}</p>{% endif %}
 {% for s in sections %}<h2>{{ s.title }}</h2>{% if s.text %}<p>{{ s.text }}</p>{% endif %}
 {% if s.rows %}<div class="wide"><table><thead><tr>{% for c in s.columns %}<th{% if numeric(s.rows, loop.index0) %} class="number"{% endif %}>{{ c }}</th>{% endfor %}</tr></thead>
-<tbody>{% for row in s.rows %}<tr>{% for c in row %}<td{% if numeric(s.rows, loop.index0) %} class="number"{% endif %}>{{ show(c) }}</td>{% endfor %}</tr>
+<tbody>{% for row in s.rows %}<tr>{% for c in row %}<td{% if numeric(s.rows, loop.index0) %} class="number"{% endif %}>{% set value, sign, error = show(c).partition(" ± ") %}{{ value }}{% if error %}<small>± {{ error }}</small>{% endif %}</td>{% endfor %}</tr>
 {% endfor %}</tbody></table></div>{% endif %}
 {% if s.figure %}<figure><img alt="{{ s.title }}" src="data:image/png;base64,{{ encode(s.figure) }}">{% if s.caption %}<figcaption>{{ s.caption }}</figcaption>{% endif %}</figure>{% endif %}
 {% endfor %}{% if footer %}<footer>{{ footer }}</footer>{% endif %}
@@ -275,22 +277,25 @@ shown = {"isoscore": "IsoScore", "isoscore_unbiased": "IsoScore, unbiased", "mea
 def with_error(
     summary:dict, # of a layer
     name:str,     # of a measure
+    decimals:int=4, # most decimals; as many as show the error
 )->str:           # such as "0.153 ± 0.004"; "–" where there is no value
     "A value with its standard error."
     value, error = summary.get(name), summary.get(f"{name}_se")
     if value is None: return "–"
     if isinstance(value, int): return f"{value:,}"
     digits = 1 if abs(value) >= 10 else 2 if abs(value) >= 2 else 3
+    if error: digits = max(digits, min(decimals, math.ceil(-math.log10(error))))
     return f"{value:.{digits}f}" + (f" ± {error:.{digits}f}" if error is not None else "")
 
 
 def measure_table(
     found:dict[str,dict],                    # from `measure_model` or `measure_embeddings`
     names:Sequence[str]=tuple(shown),        # measures, in the order of the columns
+    decimals:int=4,                          # most decimals
 )->tuple[list[str],list[list[str]]]:         # column heads; a row a layer
     "Measures as a table."
     label = {"0": "emb."}
-    return ["layer", *(shown[n] for n in names)], [[label.get(layer, layer), *(with_error(s, n) for n in names)] for layer, s in found.items()]
+    return ["layer", *(shown[n] for n in names)], [[label.get(layer, layer), *(with_error(s, n, decimals) for n in names)] for layer, s in found.items()]
 
 
 def measure_figure(
@@ -302,19 +307,29 @@ def measure_figure(
 
     from istar_nb.figures import style
     with style():
-        fig, axes = plt.subplots(1, len(names), figsize=(2.9*len(names), 2.8), layout="constrained")
-        for ax, name in zip(axes, names):
+        fig, axes = plt.subplots(math.ceil(len(names)/2), 2, figsize=(8, 2.4*math.ceil(len(names)/2)), layout="constrained", squeeze=False)
+        for ax, name in zip(axes.flat, names):
             for model, layers in found.items():
                 points = [(i, s) for i, (layer, s) in enumerate(layers.items()) if layer != "pooled" and s.get(name) is not None]
                 ax.errorbar([i for i, _ in points], [s[name] for _, s in points], [2*(s.get(f"{name}_se") or 0) for _, s in points], fmt="o-", capsize=2, label=model)
-            ax.set(title=shown[name], xlabel="layer")
-        if len(found) > 1: fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(found))
+            ax.set(title=shown[name], xlabel="layer (0: embeddings)")
+            ax.xaxis.get_major_locator().set_params(integer=True)
+        if len(found) > 1: fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(found))
     return fig
 
 
-measure_notes = ("Values are ± one standard error, by leaving out one of eight groups of whole texts at a time; TwoNN's is that of its fit on a random sample of "
-                 "2,000 points and leaves out the dependence between them, and points that nearly repeat, as equal tokens in equal contexts do, pull TwoNN down. IsoScore: 1 when variance is equal in all directions. Mean cosine: of all pairs, raw; it is about the mean, not the "
-                 "shape. σ₁² share: the largest direction's share of the sum of squares (raw) or of the variance (centred). pooled: all tokens of all layers but the embeddings, as one cloud.")
+measure_notes = [
+    ["± …", "one standard error, by leaving out one of eight groups of whole texts at a time"],
+    ["IsoScore", "1 when the variance is equal in all directions, 0 when there is only one (Rudman et al. 2022); of few points it is too low"],
+    ["IsoScore, unbiased", "the same with unbiased estimates of the traces; it may exceed 1"],
+    ["mean cosine", "of all pairs of points, about the origin: it tells of the mean more than of the shape"],
+    ["σ₁² share", "the largest direction's share of the sum of squares about the origin (raw), or of the variance (centred)"],
+    ["participation ratio", "how many dimensions the variance would fill evenly: 1 + (d - 1)·IsoScore"],
+    ["effective rank, centred", "exponential of the entropy of the singular values about the mean (Roy & Vetterli 2007)"],
+    ["TwoNN", "intrinsic dimension of a random sample of 2,000 points. Its error is that of the fit alone, without the dependence between points; points that nearly "
+              "repeat, as equal tokens in equal contexts do, pull it down"],
+    ["outlier dimensions", "coordinates whose root mean square is more than three standard deviations above that of the others"],
+    ["pooled", "all points of all measured layers but the embeddings, as one cloud"]]
 
 def measure_page(
     found:dict[str,dict[str,dict]], # model -> what was measured
@@ -324,4 +339,4 @@ def measure_page(
     "The report as one self-contained page."
     sections = [Section(model, columns=(table := measure_table(layers))[0], rows=table[1]) for model, layers in found.items()]
     figure = [Section("By layer", figure=png_bytes(measure_figure(found)), caption="Bars are two standard errors.")] if max(map(len, found.values())) > 1 else []
-    return html_page(f"Isotropy of {' and '.join(found)}", [*figure, *sections, Section("What the columns mean", measure_notes)], lead=source, footer=footer)
+    return html_page(f"Isotropy of {' and '.join(found)}", [*figure, *sections, Section("What the columns mean", columns=["column", "meaning"], rows=measure_notes)], lead=source, footer=footer)
