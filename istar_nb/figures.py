@@ -12,7 +12,8 @@ from contextlib import contextmanager
 
 # %% ../nbs/31_figures.ipynb #ec86fbda
 okabe_ito = dict(black="#000000", orange="#E69F00", sky="#56B4E9", green="#009E73", yellow="#F0E442", blue="#0072B2", vermillion="#D55E00", purple="#CC79A7")
-method_colors = {"none": "#666666", "istar+": okabe_ito["blue"], "istar-": okabe_ito["vermillion"]}
+method_colors = {"none": "#666666", "istar+": okabe_ito["blue"], "istar-": okabe_ito["vermillion"], "cosreg+": okabe_ito["green"], "cosreg-": okabe_ito["yellow"],
+                 "entropy": okabe_ito["purple"], "isolayer": okabe_ito["sky"], "isobn": okabe_ito["orange"]}
 
 @contextmanager
 def style():
@@ -26,10 +27,10 @@ def style():
 
 def method_color(
     method:str,    # name of the method
-    lam:float=0.,  # its strength λ, whose sign tells I-STAR's two colours apart
+    lam:float=0.,  # its strength λ, whose sign tells the two colours of I-STAR and CosReg apart
 )->str:            # hexadecimal colour
     "The colour of a method, the same in every figure."
-    return method_colors[method if method == "none" else f"{method}{'-' if lam < 0 else '+'}"]
+    return method_colors.get(method) or method_colors[f"{method}{'-' if lam < 0 else '+'}"]
 
 
 def new_axes(ax, **kwargs): # the axes, or new ones in a new figure

@@ -9,7 +9,7 @@ __all__ = ['kinds', 'memory_advice', 'executors', 'values_of', 'as_number', 'com
            'Slot', 'slots', 'Worker', 'work', 'read_orders', 'in_processes', 'ended', 'ray_attempt', 'on_ray', 'room',
            'ray_record', 'label', 'Monitor', 'sweep', 'stored', 'tidy', 'absolute', 'go_through', 'Selection', 'select',
            'check_selection', 'grouped', 'judge', 'held_out_score', 'save_selection', 'load_selections',
-           'selection_table']
+           'selection_table', 'load_sweep', 'tally']
 
 # %% ../nbs/24_sweeps.ipynb #f4a3d0a6
 import gc
@@ -37,7 +37,7 @@ from uuid import uuid4
 
 import istar_nb
 
-from .runs import RunConfig, RunRecord, environment, find_record, finite, iterate_records, open_root, save_record
+from .runs import RunConfig, RunRecord, environment, find_record, finite, iterate_records, load_records, open_root, save_record
 
 # %% ../nbs/24_sweeps.ipynb #0a020b9f
 kinds = {f.name: get_args(f.type) or (f.type,) for f in fields(RunConfig)}
@@ -754,3 +754,27 @@ def selection_table(
             rows.append({**g["group"], "options": varied, "mean": c["mean"], "low": min(known, default=None), "high": max(known, default=None),
                          "failed": len(c["scores"]) - len(known), "chosen": i == g["chosen"]})
     return pd.DataFrame(rows)
+
+# %% ../nbs/24_sweeps.ipynb #e80ee1b4
+def load_sweep(
+    spec:str|Path|Mapping|Sequence, # grid, as YAML file or in Python; see `grid`
+    root:str|Path="runs",           # folder or fsspec URL of the store
+    every_epoch:bool=False,         # one row per run and epoch instead of the last epoch of each run
+):                                  # pandas DataFrame, as `runs.load_records` gives it, in the order of the grid
+    "The records of a grid's runs, and of no others."
+    frame, order = load_records(root, every_epoch), {c.id: i for i, c in enumerate(grid(spec))}
+    if frame.empty: return frame
+    return frame[frame.id.isin(order)].sort_values("id", key=lambda ids: ids.map(order), kind="stable", ignore_index=True)
+
+
+def tally(
+    spec:str|Path|Mapping|Sequence, # grid, as YAML file or in Python; see `grid`
+    root:str|Path="runs",           # folder or fsspec URL of the store
+):                                  # pandas Series: runs, recorded, failed, missing, seeds, hours
+    "How much of a grid is there, and what it took."
+    import pandas as pd
+    configs = grid(spec)
+    wanted = {c.id for c in configs}
+    found = [r for r in iterate_records(root) if r.id in wanted]
+    return pd.Series({"runs": len(configs), "recorded": len(found), "failed": sum(r.status == "failed" for r in found), "missing": len(configs) - len(found),
+                      "seeds": len({c.seed for c in configs}), "hours": round(sum(r.seconds or 0. for r in found)/3600, 2)}, dtype=object)
