@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['demo_note', 'terminal_measures', 'commands', 'terminal', 'show_table', 'show_comparison', 'train_command',
-           'sweep_command', 'runs_command', 'tasks_command', 'demo_command', 'measure_command', 'text_source',
-           'measure_name', 'main']
+           'sweep_command', 'pretrain_command', 'runs_command', 'tasks_command', 'demo_command', 'measure_command',
+           'text_source', 'measure_name', 'main']
 
 # %% ../nbs/50_cli.ipynb #acdc67fd
 import json
@@ -140,6 +140,40 @@ def sweep_command(
             show_table(list(table.columns), table.values.tolist(), f"chosen on {select:.0%} of the training rows", f"written to {chosen.path}")
     failed = [r for r in records if r.status == "failed"]
     if not dry_run: print(f"{len(records)} runs recorded in {root}, {len(failed)} of them failed" + ("; `istar runs --where status=failed` lists them" if failed else ""))
+
+
+def pretrain_command(
+    grid: tyro.conf.Positional[Path],
+    root: str = "runs/pretrained",
+    data_dir: str | None = None,
+    hub: bool = False,
+    models: str | None = None,
+    checkpoint_every: int = 100,
+    dry_run: bool = False,
+    progress: bool = True,
+)->None:
+    """Pre-train small encoders from scratch, those of a grid that are not there yet.
+
+    Args:
+        grid: YAML file with base, seeds and runs, as for `istar sweep`, with the options of `PretrainConfig`.
+        root: Folder or fsspec URL for the records.
+        data_dir: Folder with the tasks' files; without it the variable ISTAR_DATA.
+        hub: Allow downloads from the Hugging Face hub.
+        models: Local folder for the models; without it the variable ISTAR_MODELS, or else runs/pretrained.
+        checkpoint_every: Updates between checkpoints.
+        dry_run: Only show the names of the models and which are there.
+        progress: Show progress bars.
+    """
+    from istar_nb import pretraining
+    from istar_nb.encoders import pretrained_folder
+    from istar_nb.sweeps import grid as configurations
+    rows = []
+    for config in configurations(grid, pretraining.PretrainConfig):
+        name = f"scratch:{config.id}"
+        made = pretraining.find_pretrained(root, config.id) if dry_run else pretraining.pretrain(config, root, data_dir, hub, models, checkpoint_every=checkpoint_every, progress=progress)
+        last = made.evaluations[-1] if made is not None and made.evaluations else {}
+        rows.append([name, config.lam, config.seed, "yes" if pretrained_folder(name, models).is_dir() else "no", last.get("mlm_loss"), last.get("isoscore")])
+    show_table(["model", "λ", "seed", "there", "held-out loss, nats", "ι"], rows, f"models of {grid.name}")
 
 
 def runs_command(
@@ -301,7 +335,7 @@ def measure_name(name:str, texts:Iterable, tokens:str, layers:tuple[int,...]|Non
     return measure_model(encoder.model, text_batches(counted, encoder.tokenizer, batch_tokens, max_length), tokens, layers), next(read) - 1
 
 # %% ../nbs/50_cli.ipynb #25e7b7a2
-commands = dict(demo=demo_command, measure=measure_command, train=train_command, sweep=sweep_command, runs=runs_command, tasks=tasks_command)
+commands = dict(demo=demo_command, measure=measure_command, train=train_command, sweep=sweep_command, pretrain=pretrain_command, runs=runs_command, tasks=tasks_command)
 
 def main(
     args:list[str]|None=None, # what was typed after `istar`; None for the real command line

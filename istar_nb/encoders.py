@@ -4,9 +4,12 @@
 
 # %% auto #0
 __all__ = ['minilm_package', 'tiny_shapes', 'ALIASES', 'minilm_folder', 'tiny_vocabulary', 'tiny_tokenizer', 'Encoder', 'quiet',
-           'head_class', 'load_tiny', 'weights_folder', 'load_encoder', 'forward_with_states', 'hidden_states']
+           'head_class', 'load_tiny', 'pretrained_folder', 'local_source', 'weights_folder', 'load_encoder',
+           'forward_with_states', 'hidden_states']
 
 # %% ../nbs/21_encoders.ipynb #605e8069
+import os
+import re
 from collections import Counter
 from contextlib import contextmanager
 from functools import lru_cache
@@ -102,13 +105,32 @@ def load_tiny(family:str, task:Task|None, size:dict)->Encoder:
     return Encoder(head_class(task).from_config(config, dtype=torch.float32), tokenizer)
 
 
+def pretrained_folder(
+    name:str,                   # "scratch:" and the id of a pre-training
+    models:str|Path|None=None,  # folder of pre-trained models; None for `ISTAR_MODELS`, or else runs/pretrained
+)->Path:                        # where the model lies
+    "The folder of a model that was pre-trained here; the name holds no path, so the id of a fine-tuning does not depend on one."
+    run_id = name.removeprefix("scratch:")
+    if not re.fullmatch("[0-9a-f]{16}", run_id): raise ValueError(f"`name` must be 'scratch:' and 16 hexadecimal digits, not {name!r}")
+    return Path(models or os.environ.get("ISTAR_MODELS", "runs/pretrained"))/run_id
+
+
+def local_source(name:str)->str: # a folder or hub id
+    "Where the weights of a name lie; an error that says how to get them."
+    if name == "minilm": return str(minilm_folder())
+    if not name.startswith("scratch:"): return name
+    folder = pretrained_folder(name)
+    if not folder.is_dir(): raise ValueError(f"`name` {name!r} is no model in {folder.parent}: pre-train it with `istar pretrain`, or say where it lies with ISTAR_MODELS")
+    return str(folder)
+
+
 def weights_folder(source:str)->str: # a folder or hub id
     "Where the encoder lies: in a folder of its own if a `ClsModel` was saved."
     return str(Path(source)/"encoder") if (Path(source)/"isolayer.json").is_file() else source
 
 
 def load_encoder(
-    name:str,                   # an alias, a local folder or a hub id
+    name:str,                   # an alias, a local folder, a hub id, or "scratch:" and the id of a pre-training
     task:Task|None=None,        # whose head to put on, from `tasks`; None for the bare encoder
     hub:bool=False,             # allow downloading from the Hugging Face hub
     use_safetensors:bool=True,  # False also accepts pickled weights: only from people you trust
@@ -120,7 +142,7 @@ def load_encoder(
         if name.startswith("tiny-") and name not in ALIASES: raise ValueError(f"`name` {name!r} is unknown; tiny models: {', '.join(ALIASES[1:])}")
         if name in ALIASES[1:]: model, tokenizer = load_tiny(name.removeprefix("tiny-"), task, size)
         else:
-            source = str(minilm_folder() if name == "minilm" else name)
+            source = local_source(name)
             options = dict(local_files_only=not hub, trust_remote_code=False)
             try:
                 tokenizer = AutoTokenizer.from_pretrained(source, **options)

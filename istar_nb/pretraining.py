@@ -6,14 +6,13 @@
 __all__ = ['special', 'PretrainConfig', 'word_runs', 'distinct_texts', 'without_shared', 'Corpus', 'gather_texts', 'learn_pieces',
            'train_tokenizer', 'pack', 'mask_tokens', 'generator_of', 'make_model', 'unigram_loss', 'Pretraining',
            'predict', 'pretrain_update', 'single_batch', 'held_out_geometry', 'held_out_loss', 'measure',
-           'PretrainRecord', 'find_pretrained', 'load_pretrained', 'pretrained_folder', 'save_pretrained',
-           'run_updates', 'make_pretrain_record', 'pretrain']
+           'PretrainRecord', 'find_pretrained', 'load_pretrained', 'save_pretrained', 'run_updates',
+           'make_pretrain_record', 'pretrain']
 
 # %% ../nbs/26_pretraining.ipynb #07eb5695
 import hashlib
 import json
 import math
-import os
 import re
 import shutil
 import time
@@ -33,7 +32,7 @@ from tqdm.auto import tqdm
 
 from .covariance import Moments
 from .dimension import two_nn
-from .encoders import forward_with_states, quiet
+from .encoders import forward_with_states, pretrained_folder, quiet
 from .isoscore import isoscore_from_cov
 from .measures import sv_anisotropy
 from .regularizers import IStar, pooled_isoscore
@@ -52,12 +51,13 @@ class PretrainConfig:
     depth: int = 4                    # layers
     width: int = 128                  # d, dimensions of a hidden state
     heads: int = 4                    # attention heads
+    positions: Literal["rotary", "absolute"] = "rotary" # how attention knows where tokens stand: as in RoFormer (Su et al. 2021), or BERT's learned vectors
     mask_rate: float = 0.15           # share of tokens to predict
     lam: float = 0.                   # λ: the loss adds λ(1 - IsoScore*) of all layers' tokens, or λ(ln IsoScore* - ln target)²
     target: float | None = None       # pull IsoScore* toward this value in (0, 1) instead of raising or lowering it
-    steps: int = 3000                 # updates
-    batch_size: int = 16              # blocks in an update
-    lr: float = 2e-3                  # peak learning rate of AdamW
+    steps: int = 4000                 # updates
+    batch_size: int = 8               # blocks in an update
+    lr: float = 1e-3                  # peak learning rate of AdamW
     weight_decay: float = 0.01        # of AdamW, not on biases and layer norms
     warmup: float = 0.1               # share of updates in which the learning rate rises; then it falls to zero, linearly
     max_grad_norm: float = 1.         # gradients are clipped to this norm; 0 for no clipping
@@ -234,10 +234,11 @@ def generator_of(seed:int, number:int)->torch.Generator:
 def make_model(
     config:PretrainConfig, # of the run
     tokenizer,             # its tokenizer
-):                         # a BertForMaskedLM with random weights, from torch's global generator
-    "A small BERT."
-    from transformers import BertConfig, BertForMaskedLM
-    return BertForMaskedLM(BertConfig(
+):                         # a RoFormerForMaskedLM or BertForMaskedLM with random weights, from torch's global generator
+    "A small BERT, by default with rotary positions."
+    from transformers import BertConfig, BertForMaskedLM, RoFormerConfig, RoFormerForMaskedLM
+    make_config, make = (BertConfig, BertForMaskedLM) if config.positions == "absolute" else (RoFormerConfig, RoFormerForMaskedLM)
+    return make(make_config(
         vocab_size=len(tokenizer), hidden_size=config.width, num_hidden_layers=config.depth, num_attention_heads=config.heads, intermediate_size=4*config.width,
         max_position_embeddings=config.length, hidden_dropout_prob=config.dropout, attention_probs_dropout_prob=config.dropout, pad_token_id=tokenizer.pad_token_id))
 
@@ -325,7 +326,7 @@ def predict(
 )->tuple:                # ((m, V) scores of the chosen tokens; (m,) their ids; states of all layers)
     "The model's words for the chosen tokens, and the states of all."
     with session.accelerator.autocast():
-        out, states = forward_with_states(session.model.bert, dict(input_ids=shown, attention_mask=torch.ones_like(shown)))
+        out, states = forward_with_states(session.model.base_model, dict(input_ids=shown, attention_mask=torch.ones_like(shown)))
         rows = (wanted != -100).flatten().nonzero()[:, 0]
         return session.model.cls(out.last_hidden_state.flatten(0, 1)[rows]).float(), wanted.flatten()[rows], states
 
@@ -368,7 +369,7 @@ def held_out_geometry(session:Pretraining)->dict:
     generator, moments, cls, tokens = generator_of(0, 0), None, [], []
     for start in range(0, len(session.singles), 64):
         batch = single_batch(session, start)
-        states = forward_with_states(session.model.bert, batch)[1]
+        states = forward_with_states(session.model.base_model, batch)[1]
         moments = moments or [Moments(layer.shape[-1]) for layer in states.layers]
         for l, m in enumerate(moments): m.update(states.points(l).float())
         sizes = batch["attention_mask"].sum(1).cpu()
@@ -453,16 +454,6 @@ def load_pretrained(
     return pd.DataFrame(rows)
 
 # %% ../nbs/26_pretraining.ipynb #5ab2eaa6
-def pretrained_folder(
-    name:str,                      # "scratch:" and the id of a pre-training
-    models:str|Path|None=None,     # folder of pre-trained models; None for `ISTAR_MODELS`, or else runs/pretrained
-)->Path:                           # where the model lies
-    "The folder of a model that was pre-trained here; the name holds no path, so the id of a fine-tuning does not depend on one."
-    run_id = name.removeprefix("scratch:")
-    if not re.fullmatch("[0-9a-f]{16}", run_id): raise ValueError(f"`name` must be 'scratch:' and 16 hexadecimal digits, not {name!r}")
-    return Path(models or os.environ.get("ISTAR_MODELS", "runs/pretrained"))/run_id
-
-
 def save_pretrained(session:Pretraining, folder:Path)->None:
     "Model and tokenizer, whole or not at all."
     temporary = folder.with_name(folder.name + ".tmp")

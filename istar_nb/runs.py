@@ -128,7 +128,7 @@ class RunConfig:
     )->"RunConfig":
         "A configuration from parsed JSON or YAML; unknown names are an error."
         known = {f.name for f in fields(cls)}
-        if unknown := sorted(set(values) - known): raise ValueError(f"`RunConfig` has no field {', '.join(map(repr, unknown))}; it has {', '.join(sorted(known))}")
+        if unknown := sorted(set(values) - known): raise ValueError(f"`{cls.__name__}` has no field {', '.join(map(repr, unknown))}; it has {', '.join(sorted(known))}")
         return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
 

@@ -17,10 +17,10 @@ def data_dir():
 
 @pytest.fixture
 def istar(tmp_path):
-    "Start `istar` with some words in a temporary folder; returns the process."
-    def start(*words, processes=1):
+    "Start `istar` with some words in a temporary folder; returns the process; keywords are environment variables."
+    def start(*words, processes=1, **variables):
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes), "--no-python"] if processes > 1 else []
-        env = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "1", "CUDA_VISIBLE_DEVICES": ""}
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "1", "CUDA_VISIBLE_DEVICES": "", **{name: str(value) for name, value in variables.items()}}
         return subprocess.Popen([*launcher, str(Path(sys.executable).parent/"istar"), *map(str, words)], cwd=tmp_path, env=env, text=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
     return start

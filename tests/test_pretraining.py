@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from istar_nb.pretraining import PretrainConfig, find_pretrained, gather_texts, generator_of, load_pretrained, mask_tokens, pretrain, pretrained_folder
+from istar_nb.pretraining import PretrainConfig, find_pretrained, gather_texts, generator_of, load_pretrained, mask_tokens, pretrain
 from istar_nb.runs import RunConfig, find_record
 from istar_nb.tasks import load_task
 
@@ -100,11 +100,22 @@ def test_texts_are_free_of_validation_text(data_dir):
 
 def test_fine_tuning_starts_from_it(istar, tmp_path):
     record = run(replace(config, steps=4, evaluate_every=4), tmp_path/"runs")
-    folder = pretrained_folder(f"scratch:{record.id}", tmp_path/"runs")
-    out, _ = istar("train", "--model", folder, "--limit", "64", "--epochs", "1", "--no-progress").communicate(timeout=300)
-    made = find_record(tmp_path/"runs", RunConfig(model=str(folder), limit=64, epochs=1).id)
+    name = f"scratch:{record.id}"
+    out, _ = istar("train", "--model", name, "--limit", "64", "--epochs", "1", "--no-progress", ISTAR_MODELS=tmp_path/"runs").communicate(timeout=300)
+    made = find_record(tmp_path/"runs", RunConfig(model=name, limit=64, epochs=1).id)
     assert made is not None and made.status == "done", out
     assert len(made.epochs[-1]["isoscore_layers"]) == config.depth + 1
+
+
+def test_a_grid_of_them(istar, tmp_path):
+    base = {k: v for k, v in asdict(replace(config, steps=4, evaluate_every=4, lam=0.)).items() if k not in ("seed", "lam")}
+    (tmp_path/"grid.yaml").write_text(json.dumps(dict(base=base, seeds=[0, 1], runs=[dict(lam=[0, 0.1])])))
+    words = ["pretrain", "grid.yaml", "--root", "store", "--models", "models", "--no-progress"]
+    for dry in ([], ["--dry-run"]):
+        out, _ = istar(*words, *dry).communicate(timeout=300)
+        assert out.count("scratch:") == out.count(" yes ") == 4, out
+    table = load_pretrained(tmp_path/"store")
+    assert sorted(zip(table.lam, table.seed)) == [(0, 0), (0, 1), (0.1, 0), (0.1, 1)] and {p.name for p in (tmp_path/"models").iterdir()} == set(table.id)
 
 
 def test_other_files_in_the_store_are_skipped(tmp_path):

@@ -116,7 +116,7 @@ def test_runs_of_killed_workers_go_on_elsewhere_but_not_for_ever(tmp_path, capsy
 
 def test_a_worker_that_cannot_start_ends_the_sweep(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONHASHSEED", "none of these")
-    with pytest.raises(RuntimeError, match="a worker cannot start"): sweep(spec, executor="processes", workers=1, **places(tmp_path))
+    with pytest.raises(ChildProcessError, match="a worker cannot start"): sweep(spec, executor="processes", workers=1, **places(tmp_path))
     assert not (tmp_path/"runs").exists(), "no run is to blame"
 
 
