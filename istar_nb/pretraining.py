@@ -36,7 +36,7 @@ from .encoders import forward_with_states, pretrained_folder, quiet
 from .isoscore import isoscore_from_cov
 from .measures import sv_anisotropy
 from .regularizers import IStar, pooled_isoscore
-from .runs import RunConfig, RunRecord, check_type, environment, open_root, record_path, save_record, schema
+from .runs import RunConfig, RunRecord, check_type, environment, json_files, open_root, read_text, record_path, save_record, schema
 from .tasks import load_task
 from .training import clock, defined, load_checkpoint, make_accelerator, merged, parameter_groups, save_checkpoint
 
@@ -434,8 +434,8 @@ def find_pretrained(
     run_id:str,             # `PretrainConfig.id`
 )->PretrainRecord|None:     # None when there is none
     "The record of a pre-training."
-    fs, path = open_root(root)[0], record_path(root, run_id)
-    return PretrainRecord.from_json(fs.cat_file(path).decode()) if fs.exists(path) else None
+    text = read_text(open_root(root)[0], record_path(root, run_id))
+    return None if text is None else PretrainRecord.from_json(text)
 
 
 def load_pretrained(
@@ -445,7 +445,7 @@ def load_pretrained(
     "The pre-trainings of a store as one table; files that are none are skipped with a warning."
     import pandas as pd
     (fs, folder), rows = open_root(root), []
-    for path in sorted(p for p in fs.ls(folder, detail=False) if p.endswith(".json")) if fs.exists(folder) else []:
+    for path in json_files(fs, folder):
         try: record = PretrainRecord.from_json(fs.cat_file(path).decode())
         except (ValueError, TypeError) as e: warnings.warn(f"{Path(path).name} is skipped: {e}", stacklevel=2); continue
         head = dict(id=record.id, status=record.status, **record.config, data_sha256=record.data.get("sha256"), unigram_loss=record.data.get("unigram_loss"),

@@ -33,11 +33,10 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args, get_origin
-from uuid import uuid4
 
 import istar_nb
 
-from .runs import RunConfig, RunRecord, environment, find_record, finite, iterate_records, load_records, open_root, save_record
+from .runs import RunConfig, RunRecord, environment, find_record, finite, iterate_records, json_files, load_records, open_root, read_text, save_record, write_whole
 
 # %% ../nbs/24_sweeps.ipynb #0a020b9f
 def option_types(kind:type)->dict[str,tuple]:
@@ -732,10 +731,7 @@ def save_selection(
     folder = f"{base.rstrip('/')}/selection"
     question = [record[k] for k in ("hold_out", "selection_seeds", "by", "metric")] + [c["runs"] for g in record["groups"] for c in g["candidates"]]
     path = f"{folder}/{hashlib.sha256(json.dumps(question).encode()).hexdigest()[:16]}.json"
-    fs.makedirs(folder, exist_ok=True)
-    temporary = f"{path}.{uuid4().hex}.tmp"
-    fs.pipe_file(temporary, (json.dumps(finite(record), indent=1, ensure_ascii=False) + "\n").encode())
-    fs.mv(temporary, path)
+    write_whole(fs, path, json.dumps(finite(record), indent=1, ensure_ascii=False) + "\n")
     return path
 
 
@@ -744,8 +740,7 @@ def load_selections(
 )->list[dict]:     # in the order of their file names
     "The records of all selections in a store."
     fs, base = open_root(root)
-    folder = f"{base.rstrip('/')}/selection"
-    return [json.loads(fs.cat_file(path)) for path in sorted(fs.ls(folder, detail=False)) if path.endswith(".json")] if fs.exists(folder) else []
+    return [json.loads(read_text(fs, path)) for path in json_files(fs, f"{base.rstrip('/')}/selection")]
 
 
 def selection_table(

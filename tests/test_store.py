@@ -1,0 +1,92 @@
+"One store, many writers: eight processes at once, on disk and on an S3 server of this machine (where s3fs and moto are installed)."
+import multiprocessing
+import os
+import warnings
+from dataclasses import asdict, replace
+from uuid import uuid4
+
+import pytest
+
+from istar_nb.runs import RunConfig, RunRecord, find_record, iterate_records, load_records, open_root, save_record
+
+writers, own, shared = 8, 15, 10
+
+
+def record_of(seed, writer):
+    "A record of some length, in which every line says who wrote it."
+    config = RunConfig(seed=seed)
+    steps = [dict(update=i, task_loss=float(writer)) for i in range(300)]
+    return RunRecord(asdict(config), config.id, "done", "matthews", float(writer), [dict(epoch=0, score=float(writer))], steps, seconds=float(writer))
+
+
+def write(root, writer, barrier):
+    "Records that nobody else writes, and between them ones that all do, over and over."
+    barrier.wait()
+    for i in range(own):
+        save_record(record_of(1000*(writer+1) + i, writer), root)
+        save_record(record_of(i % shared, writer), root)
+
+
+def check_whole(record):
+    "Everything in a record is from one writer."
+    assert {record.score, record.seconds, *(s["task_loss"] for s in record.steps)} == {record.score} and len(record.steps) == 300
+
+
+def written_by_eight(root):
+    "Let eight processes write while this one reads; how many records it read meanwhile."
+    context, seen = multiprocessing.get_context("spawn"), 0
+    barrier = context.Barrier(writers)
+    processes = [context.Process(target=write, args=(root, w, barrier)) for w in range(writers)]
+    for p in processes: p.start()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")                # a torn record would be skipped with a warning
+        while any(p.is_alive() for p in processes):
+            for record in iterate_records(root):
+                check_whole(record)
+                seen += 1
+        records = {r.id: r for r in iterate_records(root)}
+    assert [p.exitcode for p in processes] == [0]*writers
+    for record in records.values(): check_whole(record)
+    assert set(records) == {RunConfig(seed=1000*(w+1) + i).id for w in range(writers) for i in range(own)} | {RunConfig(seed=i).id for i in range(shared)}
+    fs, folder = open_root(root)
+    assert len(fs.ls(folder, detail=False)) == len(records), "no temporary file is left"
+    return seen
+
+
+def test_eight_writers(tmp_path): assert written_by_eight(str(tmp_path/"store")) > 0
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    "An empty bucket on a server of this machine."
+    pytest.importorskip("s3fs")
+    server = pytest.importorskip("moto.server").ThreadedMotoServer(port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    for name, value in dict(AWS_ENDPOINT_URL=f"http://{host}:{port}", AWS_ACCESS_KEY_ID="a", AWS_SECRET_ACCESS_KEY="b", AWS_DEFAULT_REGION="us-east-1").items(): monkeypatch.setenv(name, value)
+    import s3fs
+    s3fs.S3FileSystem.clear_instance_cache()
+    name = f"isotropy-{uuid4().hex}"
+    s3fs.S3FileSystem().mkdir(name)
+    yield f"s3://{name}/runs"
+    s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()
+
+
+def test_eight_writers_on_s3(bucket): assert written_by_eight(bucket) > 0
+
+
+def test_a_sweep_on_s3(bucket, tmp_path):
+    from istar_nb.sweeps import sweep
+    spec = dict(base=dict(model="tiny-bert", epochs=1, limit=64, batch_size=16, max_length=16), seeds=[0], runs=[dict(method="none"), dict(method="istar", lam=1, reference_points=500)])
+    assert load_records(bucket).empty and find_record(bucket, "0"*16) is None
+    first = sweep(spec, root=bucket, progress=False, checkpoints=tmp_path)
+    assert [r.status for r in first] == ["done"]*2 and sweep(spec, root=bucket, progress=False, checkpoints=tmp_path) == first
+    assert load_records(bucket).method.tolist() == [r.config["method"] for r in sorted(first, key=lambda r: r.id)]
+    other = replace(first[0], seconds=1.)
+    process = multiprocessing.get_context("spawn").Process(target=save_record, args=(record_of(5, 0), bucket))   # another machine
+    process.start()
+    process.join()
+    assert process.exitcode == 0 and find_record(bucket, RunConfig(seed=5).id) is not None and len(load_records(bucket)) == 3
+    save_record(other, bucket)
+    assert find_record(bucket, other.id).seconds == 1.
