@@ -22,7 +22,10 @@ def style():
     settings = {"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e6e6e6", "grid.linewidth": 0.6,
                 "axes.axisbelow": True, "font.size": 9, "axes.titlesize": 10, "axes.titlelocation": "left", "legend.frameon": False,
                 "lines.linewidth": 1.6, "lines.markersize": 4.5, "figure.dpi": 110, "savefig.dpi": 150, "svg.hashsalt": "istar_nb"}
-    with mpl.rc_context(settings): yield
+    before = {name: mpl.rcParams[name] for name in settings}
+    mpl.rcParams.update(settings)
+    try: yield
+    finally: mpl.rcParams.update(before)   # these only: `rc_context` would also undo what a notebook sets up with its first figure, and swallow the second
 
 
 def method_color(
