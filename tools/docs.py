@@ -118,7 +118,7 @@ class Site:
         groups = [[page(nb.url) for nb in here if nb.path.stem.startswith(str(i))] for i in range(len(sections))]
         rest = [page(nb.url) for nb in here if not nb.path.stem.startswith(tuple(map(str, range(len(sections)))))]
         nav = [{"Overview": "index.md"}, *rest, *({name: group} for name, group in zip(sections, groups) if group)]
-        experiments = [page(nb.url) for nb in self.notebooks if nb.url.startswith("experiments/")]
+        experiments = [page(nb.url) for nb in sorted(self.notebooks, key=lambda nb: not nb.url.endswith("/findings.html")) if nb.url.startswith("experiments/")]
         if experiments: nav.append({"Experiments": experiments})
         return nav + [{"Project": ["reference.md", *(page(text_url(name)) for name in texts if text_url(name) in self.pages)]}]
 
