@@ -181,16 +181,21 @@ def runs_command(
     where: tuple[str, ...] = (),
     every_epoch: bool = False,
     export: Path | None = None,
+    against: str | None = None,
 )->None:
-    """List the runs of a store, or write them to a file.
+    """List the runs of a store, write them to a file, or compare them with runs made again.
 
     Args:
         root: Folder or fsspec URL of the records.
         where: Only runs with these values, such as task=cola method=istar status=failed.
         every_epoch: One row for every epoch of a run instead of its last.
         export: Write all columns to this file: .csv or .parquet.
+        against: Compare with the runs of this store instead: which of those in both are equal but for times and environment.
     """
-    from istar_nb.runs import defaults, load_records
+    from istar_nb.runs import compare_stores, defaults, load_records
+    if against is not None:
+        table = compare_stores(root, against)
+        return show_table(list(table.columns), table.replace(dict(equal={True: "yes", False: "no"})).values.tolist(), f"runs of both {root} and {against}", f"{int(table.equal.sum())} of {len(table)} are equal")
     table = load_records(root, every_epoch)
     for condition in where:
         name, equals, value = condition.partition("=")

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Method', 'schema', 'defaults', 'methods', 'penalties', 'options', 'object_stores', 'RunConfig', 'check_type', 'fits',
            'RunRecord', 'finite', 'git_commit', 'processor', 'environment', 'open_root', 'record_path', 'write_whole',
-           'read_text', 'json_files', 'save_record', 'find_record', 'iterate_records', 'load_records']
+           'read_text', 'json_files', 'save_record', 'find_record', 'iterate_records', 'load_records', 'compare_stores']
 
 # %% ../nbs/22_runs.ipynb #a9242237
 import hashlib
@@ -339,3 +339,18 @@ def load_records(
         last = record.epochs if every_epoch else record.epochs[-1:]
         rows += [{**head, **epoch} for epoch in last or [{}]]
     return pd.DataFrame(rows)
+
+# %% ../nbs/22_runs.ipynb #11012e74
+def compare_stores(
+    root:str|Path,   # folder or fsspec URL of a store
+    other:str|Path,  # of another one
+):                   # pandas DataFrame, one row for every run of both: id, task, method, lam, seed, equal, and differences, other minus root, of score and isoscore
+    "Runs that were made twice: whether their records are equal but for times and environment, and how far apart they ended."
+    import pandas as pd
+    rows = []
+    for b in iterate_records(other):
+        if (a := find_record(root, b.id)) is None: continue
+        ends = [dict(record.epochs[-1] if record.epochs else {}, score=record.score) for record in (a, b)]
+        apart = {f"{name}_difference": None if None in (x := [end.get(name) for end in ends]) else x[1] - x[0] for name in ("score", "isoscore")}
+        rows.append(dict(id=b.id, **{name: b.config[name] for name in ("task", "method", "lam", "seed")}, equal=a.same == b.same, **apart))
+    return pd.DataFrame(rows, columns=["id", "task", "method", "lam", "seed", "equal", "score_difference", "isoscore_difference"])
