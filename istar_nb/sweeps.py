@@ -9,7 +9,7 @@ __all__ = ['memory_advice', 'executors', 'option_types', 'values_of', 'as_number
            'Slot', 'slots', 'Worker', 'work', 'read_orders', 'in_processes', 'ended', 'ray_attempt', 'on_ray', 'room',
            'ray_record', 'label', 'Monitor', 'sweep', 'stored', 'tidy', 'absolute', 'go_through', 'Selection', 'select',
            'check_selection', 'grouped', 'judge', 'held_out_score', 'save_selection', 'load_selections',
-           'selection_table', 'load_sweep', 'tally']
+           'selection_table', 'load_sweep']
 
 # %% ../nbs/24_sweeps.ipynb #f4a3d0a6
 import gc
@@ -767,16 +767,3 @@ def load_sweep(
     frame, order = load_records(root, every_epoch), {c.id: i for i, c in enumerate(grid(spec))}
     if frame.empty: return frame
     return frame[frame.id.isin(order)].sort_values("id", key=lambda ids: ids.map(order), kind="stable", ignore_index=True)
-
-
-def tally(
-    spec:str|Path|Mapping|Sequence, # grid, as YAML file or in Python; see `grid`
-    root:str|Path="runs",           # folder or fsspec URL of the store
-):                                  # pandas Series: runs, recorded, failed, missing, seeds, hours
-    "How much of a grid is there, and what it took."
-    import pandas as pd
-    configs = grid(spec)
-    wanted = {c.id for c in configs}
-    found = [r for r in iterate_records(root) if r.id in wanted]
-    return pd.Series({"runs": len(configs), "recorded": len(found), "failed": sum(r.status == "failed" for r in found), "missing": len(configs) - len(found),
-                      "seeds": len({c.seed for c in configs}), "hours": round(sum(r.seconds or 0. for r in found)/3600, 2)}, dtype=object)
