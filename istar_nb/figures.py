@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 # %% ../nbs/31_figures.ipynb #ec86fbda
 okabe_ito = dict(black="#000000", orange="#E69F00", sky="#56B4E9", green="#009E73", yellow="#F0E442", blue="#0072B2", vermillion="#D55E00", purple="#CC79A7")
-method_colors = {"none": "#666666", "istar+": okabe_ito["blue"], "istar-": okabe_ito["vermillion"], "cosreg+": okabe_ito["green"], "cosreg-": okabe_ito["yellow"],
+method_colors = {"none": "#666666", "istar+": okabe_ito["blue"], "istar-": okabe_ito["vermillion"], "cosreg+": okabe_ito["green"], "cosreg-": okabe_ito["black"],
                  "entropy": okabe_ito["purple"], "isolayer": okabe_ito["sky"], "isobn": okabe_ito["orange"]}
 
 @contextmanager
