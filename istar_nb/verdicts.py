@@ -109,7 +109,8 @@ def mean_correlation(
 )->tuple[float, float, float]: # mean, lower and upper end of its 95 % interval, in (-1, 1)
     "Mean of correlations over seeds with Student's interval, on Fisher's scale (Fisher 1921)."
     from scipy import stats
-    z = np.arctanh(np.clip(rho, -0.999, 0.999))
+    most = np.array([1 - 6/(n*(n**2 - 1)) for n in runs])  # between 1 and the next lower correlation of n ranks
+    z = np.arctanh(np.clip(rho, -most, most))
     least = np.mean([1/max(n - 3, 1) for n in runs])**0.5  # standard deviation of z without a relation
     half = max(stats.t.ppf(0.975, len(z) - 1)*z.std(ddof=1), stats.norm.ppf(0.975)*least)/len(z)**0.5
     return tuple(float(np.tanh(z.mean() + shift)) for shift in (0, -half, half))
