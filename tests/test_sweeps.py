@@ -122,8 +122,10 @@ def test_a_worker_that_cannot_start_ends_the_sweep(tmp_path, monkeypatch):
 
 driver = """
 import json, sys
+import signal
 import istar_nb.training as training
 from istar_nb.sweeps import sweep
+signal.signal(signal.SIGINT, signal.default_int_handler)    # what a shell starts in the background has it ignored
 plain = training.run_epochs
 def noted(session, *args):
     with open("made.txt", "a") as f: f.write(session.config.id + "\\n")
