@@ -44,10 +44,11 @@ if __name__ == "__main__":
     stems = {Path(name).stem for name in named}
     notebooks = [p.absolute() for p in sorted(nbglob(as_path=True)) if not named or p.stem in stems]
     tests = [name for name in named if name.startswith("tests")] if named else ["tests"]
-    passed, failed = test_notebooks(notebooks, workers=min(4, os.cpu_count() or 1)) if notebooks else (0, 0)
+    workers = min(4, os.cpu_count() or 1)
+    passed, failed = test_notebooks(notebooks, workers) if notebooks else (0, 0)
     if tests:
         counter = Counter()
-        code = pytest.main(["-q", *tests], plugins=[counter])
+        code = pytest.main(["-q", "-n", str(workers), "--dist", "loadfile", *tests], plugins=[counter])   # the tests of a file share what it sets up
         passed, failed = passed + counter.passed, failed + counter.failed
         failed += code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not counter.failed
     print(f"{passed} passed, {failed} failed")
