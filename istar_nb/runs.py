@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['Method', 'schema', 'defaults', 'methods', 'penalties', 'options', 'object_stores', 'RunConfig', 'check_type', 'fits',
            'RunRecord', 'finite', 'git_commit', 'processor', 'environment', 'open_root', 'record_path', 'write_whole',
-           'read_text', 'json_files', 'save_record', 'find_record', 'iterate_records', 'load_records', 'compare_stores']
+           'read_text', 'json_files', 'save_record', 'find_record', 'iterate_records', 'load_records', 'agreement',
+           'compare_stores']
 
 # %% ../nbs/22_runs.ipynb #a9242237
 import hashlib
@@ -341,16 +342,28 @@ def load_records(
     return pd.DataFrame(rows)
 
 # %% ../nbs/22_runs.ipynb #11012e74
+def agreement(
+    a, # a value of JSON
+    b, # another one
+)->tuple[bool,set[str]]: # whether they are equal in all that both have; names that only one has
+    "Compare what two records have in common: an older one may lack a quantity that is recorded since."
+    if isinstance(a, dict) and isinstance(b, dict): found, alone = [agreement(a[k], b[k]) for k in a.keys() & b.keys()], set(a.keys() ^ b.keys())
+    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b): found, alone = [agreement(x, y) for x, y in zip(a, b)], set()
+    else: return a == b, set()
+    return all(same for same, _ in found), alone.union(*(names for _, names in found))
+
+
 def compare_stores(
     root:str|Path,   # folder or fsspec URL of a store
     other:str|Path,  # of another one
-):                   # pandas DataFrame, one row for every run of both: id, task, method, lam, seed, equal, and differences, other minus root, of score and isoscore
-    "Runs that were made twice: whether their records are equal but for times and environment, and how far apart they ended."
+):                   # pandas DataFrame, one row for every run of both: id, task, model, method, lam, seed, equal, in_one_only, and differences, other minus root, of score and isoscore
+    "Runs that were made twice: whether their records are equal but for times and environment, what only one of them has, and how far apart they ended."
     import pandas as pd
-    rows = []
+    rows, columns = [], ["task", "model", "method", "lam", "seed"]
     for b in iterate_records(other):
         if (a := find_record(root, b.id)) is None: continue
+        equal, alone = agreement(*({**json.loads(r.to_json()), **dict.fromkeys(("seconds", "started", "environment", "error"))} for r in (a, b)))
         ends = [dict(record.epochs[-1] if record.epochs else {}, score=record.score) for record in (a, b)]
         apart = {f"{name}_difference": None if None in (x := [end.get(name) for end in ends]) else x[1] - x[0] for name in ("score", "isoscore")}
-        rows.append(dict(id=b.id, **{name: b.config[name] for name in ("task", "method", "lam", "seed")}, equal=a.same == b.same, **apart))
-    return pd.DataFrame(rows, columns=["id", "task", "method", "lam", "seed", "equal", "score_difference", "isoscore_difference"])
+        rows.append(dict(id=b.id, **{name: b.config[name] for name in columns}, equal=equal, in_one_only=", ".join(sorted(alone)), **apart))
+    return pd.DataFrame(rows, columns=["id", *columns, "equal", "in_one_only", "score_difference", "isoscore_difference"])
