@@ -166,11 +166,12 @@ def pretrain_command(
     """
     from istar_nb import pretraining
     from istar_nb.encoders import pretrained_folder
+    from istar_nb.runs import find_record
     from istar_nb.sweeps import grid as configurations
     rows = []
     for config in configurations(grid, pretraining.PretrainConfig):
         name = f"scratch:{config.id}"
-        made = pretraining.find_pretrained(root, config.id) if dry_run else pretraining.pretrain(config, root, data_dir, hub, models, checkpoint_every=checkpoint_every, progress=progress)
+        made = find_record(root, config.id, pretraining.PretrainRecord) if dry_run else pretraining.pretrain(config, root, data_dir, hub, models, checkpoint_every=checkpoint_every, progress=progress)
         last = made.evaluations[-1] if made is not None and made.evaluations else {}
         rows.append([name, config.lam, config.seed, "yes" if pretrained_folder(name, models).is_dir() else "no", last.get("mlm_loss"), last.get("isoscore")])
     show_table(["model", "λ", "seed", "there", "held-out loss, nats", "ι"], rows, f"models of {grid.name}")

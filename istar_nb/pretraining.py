@@ -6,8 +6,7 @@
 __all__ = ['special', 'PretrainConfig', 'word_runs', 'distinct_texts', 'without_shared', 'Corpus', 'gather_texts', 'learn_pieces',
            'train_tokenizer', 'pack', 'mask_tokens', 'generator_of', 'make_model', 'unigram_loss', 'Pretraining',
            'predict', 'pretrain_update', 'single_batch', 'held_out_geometry', 'held_out_loss', 'measure',
-           'PretrainRecord', 'find_pretrained', 'load_pretrained', 'save_pretrained', 'run_updates',
-           'make_pretrain_record', 'pretrain']
+           'PretrainRecord', 'load_pretrained', 'save_pretrained', 'run_updates', 'make_pretrain_record', 'pretrain']
 
 # %% ../nbs/26_pretraining.ipynb #07eb5695
 import hashlib
@@ -17,13 +16,12 @@ import re
 import shutil
 import time
 import traceback
-import warnings
 from collections import Counter
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from accelerate.utils import set_seed
@@ -36,7 +34,7 @@ from .encoders import forward_with_states, pretrained_folder, quiet
 from .isoscore import isoscore_from_cov
 from .measures import sv_anisotropy
 from .regularizers import IStar, pooled_isoscore
-from .runs import RunConfig, RunRecord, check_type, environment, json_files, open_root, read_text, record_path, save_record, schema
+from .runs import RunConfig, RunRecord, check_type, environment, find_record, iterate_records, save_record, schema
 from .tasks import load_task
 from .training import clock, defined, load_checkpoint, make_accelerator, merged, parameter_groups, save_checkpoint
 
@@ -416,26 +414,9 @@ class PretrainRecord:
     started: str = ""               # UTC time of the first start, ISO 8601
     error: str = ""                 # traceback of a failed run
     schema: int = schema            # version of this layout
-    same, to_json = RunRecord.same, RunRecord.to_json
-
-    @classmethod
-    def from_json(cls, text:str)->"PretrainRecord":
-        "A record from its JSON; an error says what is wrong with one that is none."
-        values = json.loads(text)
-        if not isinstance(values, dict) or "evaluations" not in values: raise ValueError("this is no record of a pre-training")
-        if values.get("schema") != schema: raise ValueError(f"the record has schema {values.get('schema')}, and {schema} is read")
-        record = cls(**values)
-        if PretrainConfig.from_dict(record.config).id != record.id: raise ValueError(f"the record's id {record.id!r} does not belong to its configuration")
-        return record
-
-
-def find_pretrained(
-    root:str|Path,          # folder or fsspec URL of the store
-    run_id:str,             # `PretrainConfig.id`
-)->PretrainRecord|None:     # None when there is none
-    "The record of a pre-training."
-    text = read_text(open_root(root)[0], record_path(root, run_id))
-    return None if text is None else PretrainRecord.from_json(text)
+    describes: ClassVar[type] = PretrainConfig
+    __post_init__, same, to_json = RunRecord.__post_init__, RunRecord.same, RunRecord.to_json
+    from_json = classmethod(RunRecord.from_json.__func__)
 
 
 def load_pretrained(
@@ -444,10 +425,8 @@ def load_pretrained(
 ):                                # pandas DataFrame
     "The pre-trainings of a store as one table; files that are none are skipped with a warning."
     import pandas as pd
-    (fs, folder), rows = open_root(root), []
-    for path in json_files(fs, folder):
-        try: record = PretrainRecord.from_json(fs.cat_file(path).decode())
-        except (ValueError, TypeError) as e: warnings.warn(f"{Path(path).name} is skipped: {e}", stacklevel=2); continue
+    rows = []
+    for record in iterate_records(root, PretrainRecord):
         head = dict(id=record.id, status=record.status, **record.config, data_sha256=record.data.get("sha256"), unigram_loss=record.data.get("unigram_loss"),
                     seconds=record.seconds, error=record.error)
         rows += [{**head, **e} for e in (record.evaluations if every_evaluation else record.evaluations[-1:]) or [{}]]
@@ -508,7 +487,7 @@ def pretrain(
     "Pre-train a small BERT on texts of tasks, with its penalty; keep the model and record how loss and isotropy moved."
     if not isinstance(checkpoint_every, int) or checkpoint_every < 1: raise ValueError(f"`checkpoint_every` must be a number of updates, at least 1, not {checkpoint_every!r}")
     target, folder = pretrained_folder(config.id, models), Path(checkpoints)/config.id
-    record = find_pretrained(root, config.id)
+    record = find_record(root, config.id, PretrainRecord)
     if record is not None and record.status == "done" and target.is_dir(): return record
     try:
         session = Pretraining(config, data_dir, hub, progress)

@@ -19,7 +19,7 @@ import warnings
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import NoneType
-from typing import Literal, get_args, get_origin
+from typing import ClassVar, Literal, get_args, get_origin
 from uuid import uuid4
 
 import istar_nb
@@ -190,6 +190,7 @@ class RunRecord:
     started: str = ""               # UTC time of the first start, ISO 8601
     error: str = ""                 # traceback of a failed run
     schema: int = schema            # version of this layout
+    describes: ClassVar[type] = RunConfig # class of the configuration
 
     def __post_init__(self):
         for f in fields(self): check_type(f.name, getattr(self, f.name), f.type)
@@ -209,7 +210,7 @@ class RunRecord:
         if unknown := sorted(set(values) - known): raise ValueError(f"a record has no field {', '.join(map(repr, unknown))}")
         if values.get("schema") != schema: raise ValueError(f"the record has schema {values.get('schema')}, and {schema} is read")
         record = cls(**values)
-        if RunConfig.from_dict(record.config).id != record.id: raise ValueError(f"the record's id {record.id!r} does not belong to its configuration")
+        if cls.describes.from_dict(record.config).id != record.id: raise ValueError(f"the record's id {record.id!r} does not belong to its configuration")
         return record
 
     def to_json(self)->str:
@@ -311,19 +312,21 @@ def save_record(
 def find_record(
     root:str|Path, # folder or fsspec URL of the store
     run_id:str,    # `RunConfig.id`
+    kind:type=RunRecord, # class of the record
 )->RunRecord|None: # None when there is none
     "The record of a run."
     text = read_text(open_root(root)[0], record_path(root, run_id))
-    return None if text is None else RunRecord.from_json(text)
+    return None if text is None else kind.from_json(text)
 
 
 def iterate_records(
     root:str|Path, # folder or fsspec URL of the store
-):                 # yields `RunRecord`s, in the order of their ids
+    kind:type=RunRecord, # class of the records
+):                 # yields them in the order of their ids
     "All records of a store; files that are none are skipped with a warning."
     fs, folder = open_root(root)
     for path in json_files(fs, folder):
-        try: yield RunRecord.from_json(fs.cat_file(path).decode())
+        try: yield kind.from_json(fs.cat_file(path).decode())
         except (ValueError, TypeError) as e: warnings.warn(f"{Path(path).name} is skipped: {e}", stacklevel=2)
 
 # %% ../nbs/22_runs.ipynb #7c71b123

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from istar_nb.pretraining import PretrainConfig, find_pretrained, gather_texts, generator_of, load_pretrained, mask_tokens, pretrain
+from istar_nb.pretraining import PretrainConfig, PretrainRecord, gather_texts, generator_of, load_pretrained, mask_tokens, pretrain
 from istar_nb.runs import RunConfig, find_record
 from istar_nb.tasks import load_task
 
@@ -46,11 +46,11 @@ def test_killed_in_the_middle(tmp_path):
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     process.stdout.close()
-    assert find_pretrained(tmp_path/"killed", config.id) is None
+    assert find_record(tmp_path/"killed", config.id, PretrainRecord) is None
     for name in ("killed", "whole"):
         out, _ = start(tmp_path/name).communicate(timeout=300)
-        assert find_pretrained(tmp_path/name, config.id) is not None, out
-    killed, whole = (find_pretrained(tmp_path/name, config.id) for name in ("killed", "whole"))
+        assert find_record(tmp_path/name, config.id, PretrainRecord) is not None, out
+    killed, whole = (find_record(tmp_path/name, config.id, PretrainRecord) for name in ("killed", "whole"))
     assert killed.same == whole.same and [e["update"] for e in killed.evaluations] == [0, 20, 40, 60]
     weights = [(tmp_path/name/config.id/"model.safetensors").read_bytes() for name in ("killed", "whole")]
     assert weights[0] == weights[1]
