@@ -53,6 +53,7 @@ class RunConfig:
     depth: int = 1                    # isolayer: linear layers inserted
     keep: Literal["score", "isoscore"] = "score"  # isolayer: keep the epoch with the best score, or the most isotropic that scores no worse than without
     stage_epochs: int = 200           # isolayer: passes over the frozen features, at most
+    stage_loss: Literal["joint", "task"] = "joint"  # isolayer: the paper's loss, or the task's alone: the control that shows what the isotropy loss adds
     bias_correction: bool = True      # isobn: correct the running averages for starting at zero; the released code does not
     head: Literal["own", "linear"] | None = None  # the model's own classification head, or one linear layer on [CLS]; None for own, with isolayer and isobn linear
     epochs: int = 3                   # passes over the training data
@@ -149,7 +150,7 @@ penalties = tuple(name for name, own in methods.items() if own["lam"] != 0)
 options = {  # which methods an option belongs to
     **dict.fromkeys(("relative", "layers", "scope"), penalties), **dict.fromkeys(("max_points",), tuple(p for p in penalties if p != "entropy")), "tokens": tuple(p for p in penalties if p != "entropy"),
     **dict.fromkeys(("target", "per_layer"), ("istar", "istar-unbiased")), **dict.fromkeys(("zeta", "refresh", "refresh_every", "average", "reference_points"), ("istar",)),
-    **dict.fromkeys(("selection", "normalize"), ("entropy",)), "temperature": ("uniformity",), **dict.fromkeys(("depth", "keep", "stage_epochs"), ("isolayer",)),
+    **dict.fromkeys(("selection", "normalize"), ("entropy",)), "temperature": ("uniformity",), **dict.fromkeys(("depth", "keep", "stage_epochs", "stage_loss"), ("isolayer",)),
     "bias_correction": ("isobn",)}
 
 # %% ../nbs/22_runs.ipynb #4bd33ef7

@@ -459,7 +459,7 @@ def insert_isolayer(session:Session)->None:
     def features(rows): return cls_features(model, (session.batch(rows, list(range(i, min(i+64, len(rows)))), share=False) for i in range(0, len(rows), 64)))
     def metric(logits, labels): return task_metrics(task, logits.cpu(), labels.cpu())[task.metric]
     start = time.monotonic()
-    history, best = train_isolayer(model, features(session.features), features(stop), c.depth, metric=metric, keep=c.keep, epochs=c.stage_epochs, seed=c.seed)
+    history, best = train_isolayer(model, features(session.features), features(stop), c.depth, metric=metric, keep=c.keep, loss=c.stage_loss, epochs=c.stage_epochs, seed=c.seed)
     if session.world > 1:
         for value in model.transform.state_dict().values(): dist.broadcast(value, 0)
     session.epochs.append(dict(epoch=session.epoch, **evaluate(session), isolayer_epochs=len(history)-1, isolayer_best=best))
