@@ -450,14 +450,14 @@ def run_updates(session:Pretraining, folder:Path, checkpoint_every:int)->None:
     "Train from where the session stands to the end, saving on the way."
     c, start = session.config, time.monotonic()
     if not session.epochs: session.epochs.append(measure(session))
-    bar = tqdm(initial=session.updates, total=c.steps, desc="pre-training", leave=False, disable=not session.bars, dynamic_ncols=True)
+    bar = tqdm(initial=session.updates, total=c.steps, desc="pre-training", leave=False, disable=not session.bars, dynamic_ncols=True, mininterval=1)
     while session.updates < c.steps:
         log = pretrain_update(session)
         session.updates += 1
         bar.update()
         if log:
             session.steps.append(log)
-            bar.set_postfix({k: f"{log[k]:.3f}" for k in ("mlm_loss", "batch_isoscore")})
+            bar.set_postfix({k: f"{log[k]:.3f}" for k in ("mlm_loss", "batch_isoscore")}, refresh=False)
         if session.updates % c.evaluate_every == 0 or session.updates == c.steps: session.epochs.append(measure(session))
         if session.updates % checkpoint_every == 0 or session.updates == c.steps:
             start = clock(session, start)

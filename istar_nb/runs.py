@@ -335,11 +335,11 @@ def load_records(
     root:str|Path,           # folder or fsspec URL of the store
     every_epoch:bool=False,  # one row per run and epoch instead of the last epoch of each run
 ):                           # pandas DataFrame
-    "The records of a store as one table."
+    "The records of a store as one table. An option added since a record was written has its default there."
     import pandas as pd
     rows = []
     for record in iterate_records(root):
-        head = dict(id=record.id, status=record.status, **record.config, metric=record.metric, score=record.score,
+        head = dict(id=record.id, status=record.status, **defaults | record.config, metric=record.metric, score=record.score,
                     seconds=record.seconds, data_sha256=record.data.get("sha256"), error=record.error)
         last = record.epochs if every_epoch else record.epochs[-1:]
         rows += [{**head, **epoch} for epoch in last or [{}]]

@@ -187,7 +187,7 @@ class Session:
         if share: rows = rows[self.rank::self.world]
         return {k: v.to(self.accelerator.device) for k, v in self.collate([features[i] for i in rows]).items()}
 
-    def bar(self, items, text:str): return tqdm(items, desc=text, leave=False, disable=not self.bars, dynamic_ncols=True)
+    def bar(self, items, text:str): return tqdm(items, desc=text, leave=False, disable=not self.bars, dynamic_ncols=True, mininterval=1)
 
 # %% ../nbs/23_training.ipynb #c5b41f87
 def reference_states(session:Session)->Iterator[HiddenStates]:
@@ -441,7 +441,7 @@ def run_epochs(session:Session, folder:Path, checkpoint_every:int|None)->None:
             if log:
                 session.steps.append(log)
                 note(session, log)
-                bar.set_postfix({k: f"{log[k]:.3f}" for k in ("task_loss", "batch_isoscore")})
+                bar.set_postfix({k: f"{log[k]:.3f}" for k in ("task_loss", "batch_isoscore")}, refresh=False)
             if checkpoint_every and session.updates % checkpoint_every == 0 and session.update_in_epoch < len(groups):
                 start = clock(session, start)
                 save_checkpoint(session, folder)
