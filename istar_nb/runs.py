@@ -366,7 +366,7 @@ def compare_stores(
     rows, columns = [], ["task", "model", "method", "lam", "seed"]
     for b in iterate_records(other):
         if (a := find_record(root, b.id)) is None: continue
-        equal, alone = agreement(*({**json.loads(r.to_json()), **dict.fromkeys(("seconds", "started", "environment", "error"))} for r in (a, b)))
+        equal, alone = agreement(*({**json.loads(r.to_json()), "config": defaults | r.config, **dict.fromkeys(("seconds", "started", "environment", "error"))} for r in (a, b)))
         ends = [dict(record.epochs[-1] if record.epochs else {}, score=record.score) for record in (a, b)]
         apart = {f"{name}_difference": None if None in (x := [end.get(name) for end in ends]) else x[1] - x[0] for name in ("score", "isoscore")}
         rows.append(dict(id=b.id, **{name: b.config[name] for name in columns}, equal=equal, in_one_only=", ".join(sorted(alone)), **apart))
