@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['Claimed', 'least_pairs', 'phrases', 'Verdict', 'decide', 'verdict', 'not_run', 'untestable', 'correlation_verdict',
            'mean_correlation', 'pairs_of', 'differences', 'comparison_table', 'best_elsewhere', 'candidates', 'best_of',
-           'learning_threshold', 'conditions', 'name_of', 'listed', 'strength_color', 'plot_differences', 'finding',
-           'spoken']
+           'how_chosen', 'learning_threshold', 'conditions', 'name_of', 'listed', 'strength_color', 'plot_differences',
+           'finding', 'spoken']
 
 # %% ../nbs/33_verdicts.ipynb #450e6e02
 from collections.abc import Mapping, Sequence
@@ -182,6 +182,17 @@ def best_of(
     "The candidate with the best held-out score among those of one sign."
     able = points[(points.task == task) & (points.model == model) & (points.lam*sign > 0)]
     return None if able.empty else able.loc[able.held_out.idxmax()]
+
+
+def how_chosen(
+    points,     # pandas DataFrame from `candidates`
+    task:str,   # where the choice was made
+    model:str,  # likewise
+    lam:float,  # λ, not 0
+)->str:
+    "How a strength came about, in words."
+    best = best_of(points, task, model, 1 if lam > 0 else -1)
+    return "selected on held-out rows" if best is not None and best.lam == lam else "not selected"
 
 # %% ../nbs/33_verdicts.ipynb #5192e54f
 def learning_threshold(
