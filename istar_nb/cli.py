@@ -128,15 +128,15 @@ def sweep_command(
         gpus_per_run: ray: GPUs reserved for a run; with a fraction runs share one.
         progress: Show how far it is.
     """
-    from istar_nb import sweeps
+    from istar_nb import selection, sweeps
     options = dict(seeds=seeds, executor=executor, root=root, data_dir=data_dir, hub=hub, checkpoint_every=checkpoint_every, retry_failed=retry_failed, dry_run=dry_run,
                    workers=workers, threads=threads, address=address, cpus_per_run=cpus_per_run, gpus_per_run=gpus_per_run, progress=progress)
     if select is None: records = sweeps.sweep(grid, **options)
     else:
-        chosen = sweeps.select(grid, select, selection_seeds, **options)
+        chosen = selection.select(grid, select, selection_seeds, **options)
         records = [] if chosen is None else chosen.records
         if chosen is not None:
-            table = sweeps.selection_table(chosen.record)
+            table = selection.selection_table(chosen.record)
             show_table(list(table.columns), table.values.tolist(), f"chosen on {select:.0%} of the training rows", f"written to {chosen.path}")
     failed = [r for r in records if r.status == "failed"]
     if not dry_run: print(f"{len(records)} runs recorded in {root}, {len(failed)} of them failed" + ("; `istar runs --where status=failed` lists them" if failed else ""))

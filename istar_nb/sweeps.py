@@ -7,13 +7,10 @@ __all__ = ['memory_advice', 'executors', 'measured', 'option_types', 'values_of'
            'unique', 'with_seeds', 'grid', 'whole_number', 'read_yaml', 'alike', 'duration', 'Plan', 'plan', 'terminal',
            'show_plan', 'Job', 'settled', 'attempt', 'carry_out', 'failure', 'advice', 'Event', 'Places', 'here',
            'Slot', 'slots', 'Worker', 'work', 'read_orders', 'in_processes', 'ended', 'ray_attempt', 'on_ray', 'room',
-           'ray_record', 'label', 'Monitor', 'sweep', 'stored', 'tidy', 'absolute', 'go_through', 'Selection', 'select',
-           'check_selection', 'grouped', 'judge', 'held_out_score', 'save_selection', 'load_selections',
-           'selection_table', 'load_sweep']
+           'ray_record', 'label', 'Monitor', 'sweep', 'stored', 'tidy', 'absolute', 'go_through', 'load_sweep']
 
 # %% ../nbs/24_sweeps.ipynb #f4a3d0a6
 import gc
-import hashlib
 import json
 import os
 import queue
@@ -36,7 +33,7 @@ from typing import Literal, NamedTuple, get_args, get_origin
 
 import istar_nb
 
-from .runs import RunConfig, RunRecord, environment, find_record, finite, iterate_records, json_files, load_records, open_root, read_text, save_record, write_whole
+from .runs import RunConfig, RunRecord, environment, find_record, finite, iterate_records, load_records, save_record
 
 # %% ../nbs/24_sweeps.ipynb #0a020b9f
 def option_types(kind:type)->dict[str,tuple]:
@@ -639,123 +636,6 @@ def go_through(
                     elif event.kind == "ended" and event.record.status == "failed": failures[event.config.id] = event.record
             todo = left
     return failures
-
-# %% ../nbs/24_sweeps.ipynb #56770169
-class Selection(NamedTuple):
-    "What was chosen, from what, and what came of it."
-    chosen: list[RunConfig]     # one for every group in which a point could be chosen
-    record: dict                # what was compared; see `selection_table`
-    path: str                   # of that record in the store
-    records: list[RunRecord]    # of the runs on all training rows, seed after seed
-
-
-def select(
-    spec:str|Path|Mapping|Sequence,         # grid, as YAML file or in Python; see `grid`
-    hold_out:float=0.1,                     # share of the training rows that choose
-    selection_seeds:Sequence[int]=(0,),     # seeds of the runs that choose
-    seeds:Sequence[int]|None=None,          # seeds of the runs that are reported; None for those of the grid
-    by:Sequence[str]=("task", "model", "method"), # a choice is made for every combination of these options
-    metric:str|None=None,                   # the higher the better, of the last epoch; None for the task's own
-    root:str|Path="runs",                   # folder or fsspec URL for records
-    dry_run:bool=False,                     # only show what there is to do
-    **options,                              # the other arguments of `sweep`
-)->Selection|None:                          # None after a dry run
-    "Choose among the points of a grid on held-out training rows, then train the chosen ones on all rows."
-    configs, picking = grid(spec), [whole_number(s) for s in selection_seeds]
-    check_selection(configs, hold_out, picking, by)
-    seeds = [whole_number(s) for s in seeds or dict.fromkeys(c.seed for c in configs)]
-    points, trials = with_seeds(configs, [0]), with_seeds([replace(c, hold_out=hold_out) for c in configs], picking)
-    found = {r.id: r for r in sweep(trials, root=root, dry_run=dry_run, **options)}
-    if dry_run: return print(f"then {len(grouped(points, by))} chosen points with {len(seeds)} seeds each, on all training rows")
-    groups, chosen = [], []
-    for group, members in grouped(points, by).items():
-        candidates, best = judge(members, found, hold_out, picking, by, metric)
-        final = with_seeds(members[best:best+1] if best is not None else [], seeds)
-        if not final: warnings.warn(f"nothing is chosen for {group}: every point has a failed run", stacklevel=2)
-        groups.append(dict(group=dict(zip(by, group)), candidates=candidates, chosen=best, runs=[c.id for c in final]))
-        chosen += final[:1]
-    record = dict(schema=1, hold_out=hold_out, selection_seeds=picking, by=list(by), metric=metric, seeds=seeds, groups=groups)
-    path = save_selection(record, root)
-    return Selection(chosen, record, path, sweep(with_seeds(chosen, seeds), root=root, **options))
-
-
-def check_selection(configs:Sequence[RunConfig], hold_out:float, seeds:Sequence[int], by:Sequence[str])->None:
-    "An error for what cannot be selected by."
-    if not 0 < hold_out < 1: raise ValueError(f"`hold_out` must lie in (0, 1), not {hold_out}")
-    if any(c.hold_out for c in configs): raise ValueError("`hold_out` is an argument of a selection and must not be set in its grid")
-    if not seeds: raise ValueError("`selection_seeds` must hold at least one seed")
-    if unknown := [n for n in by if n not in option_types(RunConfig) or n in ("seed", "hold_out")]: raise ValueError(f"`by` must name options of a run, not {', '.join(map(repr, unknown))}")
-
-
-def grouped(points:Sequence[RunConfig], by:Sequence[str])->dict[tuple,list[RunConfig]]:
-    "Configurations by the values of some options."
-    groups = {}
-    for c in points: groups.setdefault(tuple(getattr(c, n) for n in by), []).append(c)
-    return groups
-
-
-def judge(
-    points:Sequence[RunConfig],    # of one group
-    found:Mapping[str,RunRecord],  # records of the runs by id
-    hold_out:float,                # share of the training rows that choose
-    seeds:Sequence[int],           # of the runs that choose
-    by:Sequence[str],              # options that the group has in common
-    metric:str|None=None,          # the higher the better, of the last epoch; None for the task's own
-)->tuple[list[dict],int|None]:     # what is known of every point, and the number of the best
-    "Compare the points of a group by their mean on held-out rows."
-    candidates = []
-    for c in points:
-        runs = [replace(c, hold_out=hold_out, seed=s).id for s in seeds]
-        scores = [held_out_score(found.get(run), metric) for run in runs]
-        options = {k: v for k, v in json.loads(c.canonical).items() if k not in ("schema", "seed", *by)}
-        candidates.append(dict(options=options, runs=runs, scores=scores, mean=None if None in scores else statistics.fmean(scores)))
-    able = [i for i, c in enumerate(candidates) if c["mean"] is not None]
-    return candidates, max(able, key=lambda i: candidates[i]["mean"], default=None)
-
-
-def held_out_score(record:RunRecord|None, metric:str|None)->float|None:
-    "The number that a run is chosen by; None when it failed."
-    if record is None or record.status != "done": return None
-    if metric is None: return record.score
-    if metric not in record.epochs[-1] or isinstance(record.epochs[-1][metric], list):
-        raise ValueError(f"`metric` must be one number of an epoch ({', '.join(k for k, v in record.epochs[-1].items() if not isinstance(v, list))}), not {metric!r}")
-    return record.epochs[-1][metric]
-
-
-def save_selection(
-    record:dict,   # of a selection
-    root:str|Path, # folder or fsspec URL of the store
-)->str:            # its path
-    "Write the record of a selection, whole or not at all; the same selection made again takes its place."
-    fs, base = open_root(root)
-    folder = f"{base.rstrip('/')}/selection"
-    question = [record[k] for k in ("hold_out", "selection_seeds", "by", "metric")] + [c["runs"] for g in record["groups"] for c in g["candidates"]]
-    path = f"{folder}/{hashlib.sha256(json.dumps(question).encode()).hexdigest()[:16]}.json"
-    write_whole(fs, path, json.dumps(finite(record), indent=1, ensure_ascii=False) + "\n")
-    return path
-
-
-def load_selections(
-    root:str|Path, # folder or fsspec URL of the store
-)->list[dict]:     # in the order of their file names
-    "The records of all selections in a store."
-    fs, base = open_root(root)
-    return [json.loads(read_text(fs, path)) for path in json_files(fs, f"{base.rstrip('/')}/selection")]
-
-
-def selection_table(
-    record:dict, # of a selection
-):               # pandas DataFrame, one row a point: group, options that vary, mean held-out score, lowest and highest, chosen
-    "What a selection compared."
-    import pandas as pd
-    every, rows = [c["options"] for g in record["groups"] for c in g["candidates"]], []
-    for g in record["groups"]:
-        for i, c in enumerate(g["candidates"]):
-            known = [s for s in c["scores"] if s is not None]
-            varied = " ".join(f"{k}={v}" for k, v in c["options"].items() if any(o.get(k) != v for o in every))
-            rows.append({**g["group"], "options": varied, "mean": c["mean"], "low": min(known, default=None), "high": max(known, default=None),
-                         "failed": len(c["scores"]) - len(known), "chosen": i == g["chosen"]})
-    return pd.DataFrame(rows)
 
 # %% ../nbs/24_sweeps.ipynb #e80ee1b4
 def load_sweep(

@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['Claimed', 'least_pairs', 'phrases', 'Verdict', 'decide', 'verdict', 'not_run', 'untestable', 'correlation_verdict',
-           'mean_correlation', 'pairs_of', 'differences', 'comparison_table', 'best_elsewhere', 'candidates', 'best_of',
-           'how_chosen', 'learning_threshold', 'conditions', 'name_of', 'listed', 'strength_color', 'plot_differences',
-           'finding', 'spoken']
+           'mean_correlation', 'pairs_of', 'differences', 'comparison_table', 'best_elsewhere', 'learning_threshold',
+           'conditions', 'name_of', 'listed', 'strength_color', 'plot_differences', 'finding', 'spoken']
 
 # %% ../nbs/33_verdicts.ipynb #450e6e02
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from .figures import method_color, new_axes
-from .runs import RunConfig, iterate_records
+from .runs import iterate_records
 from .statistics import check_columns, detectable_effect, finite_values, paired_differences, spearman, student_interval, summarise
 from .sweeps import grid
 
@@ -160,39 +159,6 @@ def best_elsewhere(
     import pandas as pd
     table = table.dropna()
     return pd.Series({seed: table.loc[seed, table.drop(index=seed).mean().idxmax()] for seed in table.index if len(table) > 1}, dtype=float)
-
-# %% ../nbs/33_verdicts.ipynb #db2a613c
-def candidates(
-    selections:Sequence[dict], # of `load_selections`
-    method:str="istar",        # method whose points are wanted
-):                             # pandas DataFrame, one row a point: task, model, lam, zeta, scores (one a selection seed), held_out (their mean)
-    "The points that selections compared, without those that failed."
-    import pandas as pd
-    rows = [dict(task=g["group"].get("task"), model=g["group"].get("model"), lam=c["options"].get("lam"), zeta=c["options"].get("zeta", RunConfig.zeta), scores=c["scores"], held_out=c["mean"])
-            for s in selections for g in s["groups"] if g["group"].get("method") == method for c in g["candidates"] if c["mean"] is not None]
-    return pd.DataFrame(rows, columns=["task", "model", "lam", "zeta", "scores", "held_out"]).astype(dict(lam=float, held_out=float))
-
-
-def best_of(
-    points,      # pandas DataFrame from `candidates`
-    task:str,    # where the choice was made
-    model:str,   # likewise
-    sign:int,    # of λ, 1 or -1
-):               # pandas Series, one row of `points`; None where nothing was compared
-    "The candidate with the best held-out score among those of one sign."
-    able = points[(points.task == task) & (points.model == model) & (points.lam*sign > 0)]
-    return None if able.empty else able.loc[able.held_out.idxmax()]
-
-
-def how_chosen(
-    points,     # pandas DataFrame from `candidates`
-    task:str,   # where the choice was made
-    model:str,  # likewise
-    lam:float,  # λ, not 0
-)->str:
-    "How a strength came about, in words."
-    best = best_of(points, task, model, 1 if lam > 0 else -1)
-    return "selected on held-out rows" if best is not None and best.lam == lam else "not selected"
 
 # %% ../nbs/33_verdicts.ipynb #5192e54f
 def learning_threshold(

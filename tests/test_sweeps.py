@@ -14,7 +14,8 @@ import pytest
 
 from istar_nb import sweeps
 from istar_nb.runs import find_record, iterate_records
-from istar_nb.sweeps import grid, load_selections, plan, select, selection_table, sweep
+from istar_nb.selection import load_selections, select, selection_table
+from istar_nb.sweeps import grid, plan, sweep
 from toy_task import write_model, write_task
 
 folder = tempfile.TemporaryDirectory()
