@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from .covariance import as_points
 from .dimension import two_nn
 from .encoders import hidden_states
-from .figures import method_color, png_bytes
+from .figures import method_color, png_bytes, signed
 from .regularizers import HiddenStates
 from .runs import finite
 from .streaming import IsotropyMetrics, points_of
@@ -96,7 +96,7 @@ def run_label(
     "How a run is called in tables and figures."
     if config["method"] == "none": return "no penalty"
     name = dict(istar="I-STAR").get(config["method"], config["method"])
-    return f"{name}, λ = {config['lam']:+g}".replace("-", "−").replace("I−STAR", "I-STAR")
+    return f"{name}, λ = {signed(config['lam'])}"
 
 
 def comparison_table(
@@ -108,7 +108,7 @@ def comparison_table(
     rows = [["before training", None, start["isoscore"], *start["isoscore_layers"]]]
     for r in records:
         end = r.epochs[-1]
-        change = [f"{b - a:+.3f}".replace("-", "−") for a, b in zip(start["isoscore_layers"], end["isoscore_layers"])]
+        change = [signed(b - a, "+.3f") for a, b in zip(start["isoscore_layers"], end["isoscore_layers"])]
         rows.append([run_label(r.config), r.score, end["isoscore"], *change])
     rows[0][3:] = [f"{v:.3f}" for v in rows[0][3:]]
     return ["run", records[0].metric, "IsoScore* ι", *layers], rows

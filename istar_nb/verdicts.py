@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Claimed', 'least_pairs', 'phrases', 'Verdict', 'decide', 'verdict', 'not_run', 'untestable', 'correlation_verdict',
            'mean_correlation', 'pairs_of', 'differences', 'comparison_table', 'best_elsewhere', 'learning_threshold',
-           'conditions', 'name_of', 'listed', 'strength_color', 'plot_differences', 'finding', 'spoken']
+           'conditions', 'encoder_name', 'name_of', 'listed', 'strength_color', 'plot_differences', 'finding', 'spoken']
 
 # %% ../nbs/33_verdicts.ipynb #450e6e02
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from .figures import method_color, new_axes
+from .figures import method_color, new_axes, signed
 from .runs import iterate_records
 from .statistics import check_columns, detectable_effect, finite_values, paired_differences, spearman, student_interval, summarise
 from .sweeps import grid
@@ -59,9 +59,9 @@ def verdict(
     word = decide(low - level, high - level, claimed, margin)
     if level and word == "opposite": word = "does not hold"
     if np.ptp(d) <= 1e-9*np.abs(d).max() and not (claimed == "same" and not d.any()):
-        return Verdict("undecided", f"{phrases['undecided']} (all {n} {unit} give {d[0]:+.3g}: no spread to judge it by)", float(d[0]), *[float("nan")]*2, n)
+        return Verdict("undecided", f"{phrases['undecided']} (all {n} {unit} give {signed(d[0], '+.3g')}: no spread to judge it by)", float(d[0]), *[float("nan")]*2, n)
     open_to = f"; {n} {unit} find an effect of {detectable_effect(d.std(ddof=1), n):.3g} with 80 % probability" if word == "undecided" else ""
-    return Verdict(word, f"{phrases[word]} ({d.mean():+.3g} on average, {100*confidence:g} % interval [{low:+.3g}, {high:+.3g}], {n} {unit}{open_to})", float(d.mean()), low, high, n)
+    return Verdict(word, f"{phrases[word]} ({signed(d.mean(), '+.3g')} on average, {100*confidence:g} % interval [{signed(low, '+.3g')}, {signed(high, '+.3g')}], {n} {unit}{open_to})", float(d.mean()), low, high, n)
 
 
 def not_run(
@@ -97,8 +97,8 @@ def correlation_verdict(
     rho, runs = [spearman(*part) for part in parts], [part.shape[1] for part in parts]
     effect, low, high = mean_correlation(rho, runs)
     word = decide(low, high, claimed)
-    alike = f"; it is {rho[0]:+.0f} in each" if np.ptp(rho) == 0 and abs(rho[0]) == 1 else ""
-    return Verdict(word, f"{phrases[word]} (rank correlation {effect:+.2f} within a seed, 95 % interval [{low:+.2f}, {high:+.2f}], {sum(runs)} runs of {len(rho)} seeds{alike})", effect, low, high, len(rho))
+    alike = f"; it is {signed(rho[0], '+.0f')} in each" if np.ptp(rho) == 0 and abs(rho[0]) == 1 else ""
+    return Verdict(word, f"{phrases[word]} (rank correlation {signed(effect, '+.2f')} within a seed, 95 % interval [{signed(low, '+.2f')}, {signed(high, '+.2f')}], {sum(runs)} runs of {len(rho)} seeds{alike})", effect, low, high, len(rho))
 
 
 def mean_correlation(
@@ -147,7 +147,7 @@ def comparison_table(
     columns = ["seeds", "baseline", "run", "difference", "sd", "Student 95 %", "bootstrap 95 %", "sign-flip p", "lacking"]
     if pairs.empty: return pd.DataFrame(columns=[*by, *columns]).set_index(list(by))
     table = summarise(pairs, by)
-    def both(low, high): return [f"[{a:+.{digits}f}, {b:+.{digits}f}]" if a == a else "" for a, b in zip(table[low], table[high])]
+    def both(low, high): return [f"[{signed(a, f'+.{digits}f')}, {signed(b, f'+.{digits}f')}]" if a == a else "" for a, b in zip(table[low], table[high])]
     table["Student 95 %"], table["bootstrap 95 %"], table["sign-flip p"] = both("low", "high"), both("boot_low", "boot_high"), table.p
     return table.rename(columns=dict(pairs="seeds")).set_index(list(by))[columns].round(digits)
 
@@ -188,6 +188,13 @@ def conditions(
             "rows, training + validation": listed(f"{r.config['task']} {r.data['train']:,} + {r.data['validation']:,}" for r in found if "train" in r.data),
             "machine": listed(", ".join([r.environment["processor"], *r.environment["gpus"]]) for r in found if "processor" in r.environment)}
     return pd.DataFrame(columns)
+
+
+def encoder_name(
+    model:str,  # as in a record, such as "minilm" or "scratch:ID"
+)->str:         # as the pages call it
+    "The short name of an encoder."
+    return {"minilm": "MiniLM"}.get(model, model.partition(":")[0])
 
 
 def name_of(spec)->str: # file name of a grid, or "grid"
