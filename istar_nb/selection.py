@@ -48,10 +48,10 @@ def select(
     if dry_run: return print(f"then {len(grouped(points, by))} chosen points with {len(seeds)} seeds each, on all training rows")
     groups, chosen = [], []
     for group, members in grouped(points, by).items():
-        candidates, best = judge(members, found, hold_out, picking, by, metric)
+        tried, best = judge(members, found, hold_out, picking, by, metric)
         final = with_seeds(members[best:best+1] if best is not None else [], seeds)
         if not final: warnings.warn(f"nothing is chosen for {group}: every point has a failed run", stacklevel=2)
-        groups.append(dict(group=dict(zip(by, group)), candidates=candidates, chosen=best, runs=[c.id for c in final]))
+        groups.append(dict(group=dict(zip(by, group)), candidates=tried, chosen=best, runs=[c.id for c in final]))
         chosen += final[:1]
     record = dict(schema=1, hold_out=hold_out, selection_seeds=picking, by=list(by), metric=metric, seeds=seeds, groups=groups)
     path = save_selection(record, root)
@@ -82,14 +82,14 @@ def judge(
     metric:str|None=None,          # the higher the better, of the last epoch; None for the task's own
 )->tuple[list[dict],int|None]:     # what is known of every point, and the number of the best
     "Compare the points of a group by their mean on held-out rows."
-    candidates = []
+    tried = []
     for c in points:
         runs = [replace(c, hold_out=hold_out, seed=s).id for s in seeds]
         scores = [held_out_score(found.get(run), metric) for run in runs]
         options = {k: v for k, v in json.loads(c.canonical).items() if k not in ("schema", "seed", *by)}
-        candidates.append(dict(options=options, runs=runs, scores=scores, mean=None if None in scores else statistics.fmean(scores)))
-    able = [i for i, c in enumerate(candidates) if c["mean"] is not None]
-    return candidates, max(able, key=lambda i: candidates[i]["mean"], default=None)
+        tried.append(dict(options=options, runs=runs, scores=scores, mean=None if None in scores else statistics.fmean(scores)))
+    able = [i for i, c in enumerate(tried) if c["mean"] is not None]
+    return tried, max(able, key=lambda i: tried[i]["mean"], default=None)
 
 
 def held_out_score(record:RunRecord|None, metric:str|None)->float|None:
