@@ -13,7 +13,7 @@ from contextlib import contextmanager
 # %% ../nbs/31_figures.ipynb #ec86fbda
 okabe_ito = dict(black="#000000", orange="#E69F00", sky="#56B4E9", green="#009E73", yellow="#F0E442", blue="#0072B2", vermillion="#D55E00", purple="#CC79A7")
 method_colors = {"none": "#666666", "istar+": okabe_ito["blue"], "istar-": okabe_ito["vermillion"], "cosreg+": okabe_ito["green"], "cosreg-": okabe_ito["black"],
-                 "entropy": okabe_ito["purple"], "isolayer": okabe_ito["sky"], "isobn": okabe_ito["orange"]}
+                 "entropy": okabe_ito["purple"], "isolayer": okabe_ito["sky"], "isobn": okabe_ito["orange"], "vicreg": "#999933", "uniformity": "#882255"}
 
 @contextmanager
 def style():
@@ -33,6 +33,7 @@ def method_color(
     lam:float=0.,  # its strength λ, whose sign tells the two colours of I-STAR and CosReg apart
 )->str:            # hexadecimal colour
     "The colour of a method, the same in every figure."
+    method = method.removesuffix("-unbiased")    # another estimate of the same score
     return method_colors.get(method) or method_colors[f"{method}{'-' if lam < 0 else '+'}"]
 
 
