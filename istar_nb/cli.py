@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['demo_note', 'terminal_measures', 'commands', 'terminal', 'show_table', 'show_comparison', 'train_command',
-           'sweep_command', 'pretrain_command', 'runs_command', 'tasks_command', 'demo_command', 'measure_command',
-           'text_source', 'measure_name', 'main']
+           'sweep_command', 'pretrain_command', 'runs_command', 'with_value', 'tasks_command', 'demo_command',
+           'measure_command', 'text_source', 'measure_name', 'main']
 
 # %% ../nbs/50_cli.ipynb #acdc67fd
 import json
@@ -41,7 +41,7 @@ def show_table(
 
     from istar_nb.reports import show_value
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=caption or None, caption_justify="left")
-    for i, column in enumerate(columns): table.add_column(column, justify="left" if i == 0 else "right")
+    for i, column in enumerate(columns): table.add_column(column, justify="left" if i == 0 else "right", no_wrap=i == 0)
     for row in rows: table.add_row(*map(show_value, row))
     terminal().print(table)
 
@@ -131,15 +131,16 @@ def sweep_command(
     from istar_nb import selection, sweeps
     options = dict(seeds=seeds, executor=executor, root=root, data_dir=data_dir, hub=hub, checkpoint_every=checkpoint_every, retry_failed=retry_failed, dry_run=dry_run,
                    workers=workers, threads=threads, address=address, cpus_per_run=cpus_per_run, gpus_per_run=gpus_per_run, progress=progress)
-    if select is None: records = sweeps.sweep(grid, **options)
+    if select is None: ends = [r.status == "done" for r in sweeps.sweep(grid, **options)]
     else:
+        if not 0 < select < 1: raise ValueError(f"--select must lie in (0, 1), not {select}")
         chosen = selection.select(grid, select, selection_seeds, **options)
-        records = [] if chosen is None else chosen.records
-        if chosen is not None:
-            table = selection.selection_table(chosen.record)
-            show_table(list(table.columns), table.values.tolist(), f"chosen on {select:.0%} of the training rows", f"written to {chosen.path}")
-    failed = [r for r in records if r.status == "failed"]
-    if not dry_run: print(f"{len(records)} runs recorded in {root}, {len(failed)} of them failed" + ("; `istar runs --where status=failed` lists them" if failed else ""))
+        if dry_run: return
+        table = selection.selection_table(chosen.record)
+        show_table(list(table.columns), table.values.tolist(), f"chosen on {select:.0%} of the training rows", f"written to {chosen.path}")
+        ends = [score is not None for g in chosen.record["groups"] for c in g["candidates"] for score in c["scores"]] + [r.status == "done" for r in chosen.records]
+    failed = ends.count(False)
+    if not dry_run: print(f"{len(ends)} runs recorded in {root}, {failed} of them failed" + ("; `istar runs --where status=failed` lists them" if failed else ""))
 
 
 def pretrain_command(
@@ -194,21 +195,26 @@ def runs_command(
         against: Compare with the runs of this store instead: which of those in both are equal but for times and environment.
     """
     from istar_nb.runs import compare_stores, defaults, load_records
-    if against is not None:
-        table = compare_stores(root, against)
-        return show_table(list(table.columns), table.replace(dict(equal={True: "yes", False: "no"})).values.tolist(), f"runs of both {root} and {against}", f"{int(table.equal.sum())} of {len(table)} are equal")
-    table = load_records(root, every_epoch)
-    for condition in where:
-        name, equals, value = condition.partition("=")
-        if not equals or name not in table: raise ValueError(f"--where {condition!r} must be NAME=VALUE with a column of the table: {', '.join(map(str, table.columns))}")
-        table = table[table[name].map(str) == str(float(value) if table[name].dtype == float else value)]
+    if against is not None and every_epoch: raise ValueError("--every-epoch cannot be combined with --against")
+    table = load_records(root, every_epoch) if against is None else compare_stores(root, against)
+    if against is not None and table.empty: raise ValueError(f"--against {against}: it has no run in common with {root}")
+    for condition in where if len(table) else (): table = table[with_value(table, condition)]
     if export is not None:
         if export.suffix not in (".csv", ".parquet"): raise ValueError(f"--export must end in .csv or .parquet, not {export.suffix!r}")
         table.to_csv(export, index=False) if export.suffix == ".csv" else table.to_parquet(export, index=False)
     varied = [c for c in defaults if c in table and table[c].map(str).nunique() > 1 or c in ("task", "method")]
-    columns = ["id", "status", *varied, *(["epoch"] if every_epoch else []), "metric", "score", "isoscore", "seconds"]
-    show_table(columns, table.reindex(columns=columns).astype(object).where(table.notna().reindex(columns=columns, fill_value=False), None).values.tolist(), f"{len(table)} rows of {root}",
-               f"written to {export}" if export else "")
+    if against is None: columns, said = ["id", "status", *varied, *(["epoch"] if every_epoch else []), "metric", "score", "isoscore", "seconds"], f"{len(table)} rows of {root}"
+    else: columns, said = ["id", *varied, "equal", "in_one_only", "score_difference", "isoscore_difference"], f"{int(table.equal.sum())} of {len(table)} runs of both {root} and {against} are equal"
+    show_table(columns, table.reindex(columns=columns).astype(object).values.tolist(), said, f"written to {export}" if export else "")
+
+
+def with_value(table, condition:str): # pandas Series of booleans
+    "Which rows of a table have what `--where` asks for."
+    name, equals, value = condition.partition("=")
+    if not equals or name not in table: raise ValueError(f"--where {condition!r} must be NAME=VALUE with a column of the table: {', '.join(map(str, table.columns))}")
+    if table[name].dtype != float: return table[name].map(str) == value
+    try: return table[name] == float(value)
+    except ValueError: raise ValueError(f"--where {condition!r}: {name} is a number") from None
 
 
 def tasks_command()->None:
@@ -249,7 +255,7 @@ def demo_command(
     columns, rows = comparison_table(records)
     data, env = records[0].data, records[0].environment
     setup = (f"{data['train']:,} training and {data['validation']:,} validation sentences of {config.task}, {config.epochs} epoch{'s'*(config.epochs > 1)}, batches of "
-             f"{config.batch_size}, learning rate {config.lr:g}, ζ = {config.zeta:g}, seed {config.seed}. ι is the IsoScore of all validation tokens, "
+             f"{config.batch_size}, learning rate {config.lr:g}, ζ = {config.zeta}, seed {config.seed}. ι is the IsoScore of all validation tokens, "
              "layers 1 to L together; by layer, the first row is ι before training and the others are changes from it.")
     versions = ", ".join(f"{name} {v}" for name, v in env["versions"].items())
     page = html_page(title, [Section("Result", setup, columns, rows, figure, "Left: ι of every layer. Middle: score against ι. Right: ι of training batches."),

@@ -364,8 +364,9 @@ def compare_stores(
     "Runs that were made twice: whether their records are equal but for times and environment, what only one of them has, and how far apart they ended."
     import pandas as pd
     rows, columns = [], ["task", "model", "method", "lam", "seed"]
+    mine = {record.id: record for record in iterate_records(root)}
     for b in iterate_records(other):
-        if (a := find_record(root, b.id)) is None: continue
+        if (a := mine.get(b.id)) is None: continue
         equal, alone = agreement(*({**json.loads(r.to_json()), "config": defaults | r.config, **dict.fromkeys(("seconds", "started", "environment", "error"))} for r in (a, b)))
         ends = [dict(record.epochs[-1] if record.epochs else {}, score=record.score) for record in (a, b)]
         apart = {f"{name}_difference": None if None in (x := [end.get(name) for end in ends]) else x[1] - x[0] for name in ("score", "isoscore")}

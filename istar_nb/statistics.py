@@ -237,6 +237,7 @@ def summarise(
     import pandas as pd
     by = list(by)
     check_columns(pairs, [*by, "run", "baseline", "difference", "problem"])
+    if pairs.empty: raise ValueError("`pairs` has no rows: nothing was compared")
     rows = [dict(zip(by, key), **compare(group, confidence, resamples)) for key, group in pairs.groupby(by, dropna=False)]
     table = pd.DataFrame(rows)
     table.insert(table.columns.get_loc("p")+1, "p_holm", holm(table["p"].astype(float)))

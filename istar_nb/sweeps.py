@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['memory_advice', 'executors', 'measured', 'option_types', 'values_of', 'as_number', 'combinations', 'configuration',
-           'unique', 'with_seeds', 'grid', 'whole_number', 'read_yaml', 'alike', 'duration', 'Plan', 'plan', 'terminal',
-           'show_plan', 'Job', 'settled', 'attempt', 'carry_out', 'failure', 'advice', 'Event', 'Places', 'here',
-           'Slot', 'slots', 'Worker', 'work', 'read_orders', 'in_processes', 'ended', 'ray_attempt', 'on_ray', 'room',
-           'ray_record', 'label', 'Monitor', 'sweep', 'stored', 'tidy', 'absolute', 'go_through', 'load_sweep']
+           'unique', 'with_seeds', 'grid', 'whole_numbers', 'read_yaml', 'alike', 'duration', 'Plan', 'plan',
+           'terminal', 'show_plan', 'Job', 'settled', 'attempt', 'carry_out', 'failure', 'advice', 'Event', 'Places',
+           'here', 'Slot', 'slots', 'Worker', 'work', 'read_orders', 'in_processes', 'ended', 'ray_attempt', 'on_ray',
+           'room', 'ray_record', 'label', 'Monitor', 'sweep', 'stored', 'tidy', 'absolute', 'go_through', 'load_sweep']
 
 # %% ../nbs/24_sweeps.ipynb #f4a3d0a6
 import gc
@@ -24,7 +24,7 @@ import time
 import traceback
 import warnings
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import product
@@ -108,19 +108,23 @@ def grid(
     if not set(spec) & {"base", "seeds", "runs"}: spec = dict(runs=[dict(spec)])
     if unknown := sorted(set(spec) - {"base", "seeds", "runs"}):
         raise ValueError(f"a grid has no key {', '.join(map(repr, unknown))}; it has base, seeds and runs, and options of runs go under base or runs")
-    base, seeds, runs = spec.get("base") or {}, spec.get("seeds"), spec.get("runs") or [{}]
+    base, seeds, runs = spec.get("base", {}), spec.get("seeds"), spec.get("runs", [{}])
+    if not isinstance(base, Mapping): raise TypeError(f"`base` must map options to values, not {base!r}")
     if not isinstance(runs, list): raise TypeError(f"`runs` must be a list of blocks, not {runs!r}")
     if seeds is not None and not (isinstance(seeds, (list, tuple)) and seeds): raise TypeError(f"`seeds` must be a list of seeds such as [0, 1, 2], not {seeds!r}")
     if seeds is not None and any("seed" in b for b in [base, *runs] if isinstance(b, Mapping)): raise ValueError("`seed` is given in a block and `seeds` for the whole grid: leave one out")
     blocks = [[b] if isinstance(b, kind) else combinations({**base, **b} if isinstance(b, Mapping) else b, kind) for b in runs]
     configs = [c for block in blocks for c in block]
-    return unique(configs if seeds is None else [replace(c, seed=s) for s in map(whole_number, seeds) for c in configs])
+    return unique(configs if seeds is None else [replace(c, seed=s) for s in whole_numbers(seeds, "seeds") for c in configs])
 
 
-def whole_number(seed)->int:
-    "A seed; an error for what is none."
-    if isinstance(seed, bool) or not isinstance(seed, int): raise TypeError(f"`seeds` must hold whole numbers, not {seed!r}")
-    return seed
+def whole_numbers(seeds, name:str)->list[int]:
+    "Seeds; an error for what is none."
+    if isinstance(seeds, str) or not isinstance(seeds, Iterable): raise TypeError(f"`{name}` must be a list of whole numbers, not {seeds!r}")
+    seeds = list(seeds)
+    for s in seeds:
+        if isinstance(s, bool) or not isinstance(s, int): raise TypeError(f"`{name}` must hold whole numbers, not {s!r}")
+    return seeds
 
 
 def read_yaml(path:str|Path):
@@ -275,7 +279,7 @@ def carry_out(config:RunConfig, job:Job)->RunRecord:
 
 def failure(config:RunConfig, job:Job, error:str)->RunRecord:
     "Record a failed run; a file in its place that is no record is not written over."
-    record = RunRecord(asdict(config), config.id, "failed", environment=environment(), error=error)
+    record = RunRecord(asdict(config.complete), config.id, "failed", environment=environment(), error=error)
     try: found = find_record(job.root, config.id)
     except (ValueError, TypeError): return record
     if found is not None and found.status == "done": return found
@@ -586,7 +590,7 @@ def sweep(
 )->list[RunRecord]:                  # of all runs of the grid that have one, in its order
     "Carry out the runs of a grid that have no record yet."
     if executor not in executors: raise ValueError(f"`executor` must be one of {', '.join(map(repr, executors))}, not {executor!r}")
-    configs = grid(spec) if seeds is None else with_seeds(grid(spec), [whole_number(s) for s in seeds])
+    configs = grid(spec) if seeds is None else with_seeds(grid(spec), whole_numbers(seeds, "seeds"))
     data_dir = data_dir or os.environ.get("ISTAR_DATA")
     job = Job(absolute(root), data_dir and absolute(data_dir), hub, absolute(checkpoints), checkpoint_every, retry_failed)
     planned = plan(configs, job.root, retry_failed)
@@ -646,7 +650,7 @@ def load_sweep(
     "The records of some grids' runs, and of no others."
     import pandas as pd
     frame, ids = load_records(root, every_epoch), dict.fromkeys(c.id for spec in specs for c in grid(spec))
-    if frame.empty: frame = pd.DataFrame(columns=[*(f.name for f in fields(RunConfig)), *measured])
+    frame = frame.reindex(columns=list(dict.fromkeys([*frame.columns, *(f.name for f in fields(RunConfig)), *measured])))
     order = {run: i for i, run in enumerate(ids)}
     return frame[frame.id.isin(order)].sort_values("id", key=lambda column: column.map(order), kind="stable", ignore_index=True)
 

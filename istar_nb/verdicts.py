@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['Claimed', 'least_pairs', 'phrases', 'Verdict', 'decide', 'verdict', 'not_run', 'untestable', 'correlation_verdict',
            'mean_correlation', 'pairs_of', 'differences', 'comparison_table', 'best_elsewhere', 'learning_threshold',
-           'conditions', 'encoder_name', 'name_of', 'listed', 'strength_color', 'plot_differences', 'finding', 'spoken']
+           'conditions', 'encoder_name', 'listed', 'strength_color', 'plot_differences', 'finding', 'spoken']
 
 # %% ../nbs/33_verdicts.ipynb #450e6e02
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -172,17 +173,17 @@ def learning_threshold(
 
 # %% ../nbs/33_verdicts.ipynb #5aa4cdeb
 def conditions(
-    *specs:str,        # grids, as for `load_sweep`
+    *specs,            # grids, as for `load_sweep`
     root:str="runs",   # folder or fsspec URL of the store
 ):                     # pandas DataFrame, one column a grid
     "How much of some grids was run, on what data and machine."
     import pandas as pd
     records, columns = list(iterate_records(root)), {}
-    for spec in specs:
+    for i, spec in enumerate(specs, 1):
         configs = grid(spec)
         wanted = {c.id for c in configs}
         found = [r for r in records if r.id in wanted]
-        columns[name_of(spec)] = {
+        columns[Path(spec).name if isinstance(spec, (str, Path)) else f"grid {i}"] = {
             "runs": len(configs), "recorded": len(found), "failed": sum(r.status == "failed" for r in found), "missing": len(configs) - len(found),
             "seeds": len({c.seed for c in configs}), "seeds run": len({r.config["seed"] for r in found}), "compute hours": round(sum(r.seconds or 0. for r in found)/3600, 1),
             "rows, training + validation": listed(f"{r.config['task']} {r.data['train']:,} + {r.data['validation']:,}" for r in found if "train" in r.data),
@@ -195,10 +196,6 @@ def encoder_name(
 )->str:         # as the pages call it
     "The short name of an encoder."
     return {"minilm": "MiniLM"}.get(model, model.partition(":")[0])
-
-
-def name_of(spec)->str: # file name of a grid, or "grid"
-    return str(spec).rpartition("/")[2] if isinstance(spec, str) else "grid"
 
 
 def listed(values)->str: # each once, sorted
