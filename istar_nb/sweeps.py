@@ -7,7 +7,8 @@ __all__ = ['memory_advice', 'executors', 'measured', 'option_types', 'values_of'
            'unique', 'with_seeds', 'grid', 'whole_numbers', 'read_yaml', 'alike', 'duration', 'Plan', 'plan',
            'terminal', 'show_plan', 'Job', 'settled', 'attempt', 'carry_out', 'failure', 'advice', 'Event', 'Places',
            'here', 'Slot', 'slots', 'Worker', 'work', 'read_orders', 'in_processes', 'ended', 'ray_attempt', 'on_ray',
-           'room', 'ray_record', 'label', 'Monitor', 'sweep', 'stored', 'tidy', 'absolute', 'go_through', 'load_sweep']
+           'room', 'ray_record', 'label', 'Monitor', 'sweep', 'stored', 'tidy', 'absolute', 'go_through', 'load_sweep',
+           'records_of']
 
 # %% ../nbs/24_sweeps.ipynb #f4a3d0a6
 import gc
@@ -653,6 +654,15 @@ def load_sweep(
     frame = frame.reindex(columns=list(dict.fromkeys([*frame.columns, *(f.name for f in fields(RunConfig)), *measured])))
     order = {run: i for i, run in enumerate(ids)}
     return frame[frame.id.isin(order)].sort_values("id", key=lambda column: column.map(order), kind="stable", ignore_index=True)
+
+
+def records_of(
+    *specs:str|Path|Mapping|Sequence, # grids, as YAML files or in Python; see `grid`
+    root:str|Path="runs",             # folder or fsspec URL of the store
+)->list[RunRecord]:                   # in the order of the grids, a run of two grids once
+    "The records of some grids' finished runs, with all that was logged."
+    found = (find_record(root, run) for run in dict.fromkeys(c.id for spec in specs for c in grid(spec)))
+    return [record for record in found if record is not None and record.status == "done"]
 
 
 measured = ("id", "status", "metric", "score", "seconds", "data_sha256", "error", "epoch", "isoscore", "isoscore_layers", "mean_cosine", "two_nn_layers", "mean_activation",
