@@ -16,6 +16,7 @@ import os
 import platform
 import subprocess
 import warnings
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import NoneType
@@ -323,10 +324,12 @@ def find_record(
 def iterate_records(
     root:str|Path, # folder or fsspec URL of the store
     kind:type=RunRecord, # class of the records
+    ids:Collection[str]|None=None, # only these runs; the others are not read
 ):                 # yields them in the order of their ids
     "All records of a store; files that are none are skipped with a warning."
     fs, folder = open_root(root)
     for path in json_files(fs, folder):
+        if ids is not None and Path(path).stem not in ids: continue
         try: yield kind.from_json(fs.cat_file(path).decode())
         except (ValueError, TypeError) as e: warnings.warn(f"{Path(path).name} is skipped: {e}", stacklevel=2)
 
@@ -334,11 +337,12 @@ def iterate_records(
 def load_records(
     root:str|Path,           # folder or fsspec URL of the store
     every_epoch:bool=False,  # one row per run and epoch instead of the last epoch of each run
+    ids:Collection[str]|None=None, # only these runs; the others are not read
 ):                           # pandas DataFrame
     "The records of a store as one table. An option added since a record was written has its default there."
     import pandas as pd
     rows = []
-    for record in iterate_records(root):
+    for record in iterate_records(root, ids=ids):
         head = dict(id=record.id, status=record.status, **defaults | record.config, metric=record.metric, score=record.score,
                     seconds=record.seconds, data_sha256=record.data.get("sha256"), error=record.error)
         last = record.epochs if every_epoch else record.epochs[-1:]

@@ -650,10 +650,10 @@ def load_sweep(
 ):                                    # pandas DataFrame, as `runs.load_records` gives it, in the order of the grids, a run of two grids once; with columns also when there is no record
     "The records of some grids' runs, and of no others."
     import pandas as pd
-    frame, ids = load_records(root, every_epoch), dict.fromkeys(c.id for spec in specs for c in grid(spec))
+    order = {run: i for i, run in enumerate(dict.fromkeys(c.id for spec in specs for c in grid(spec)))}
+    frame = load_records(root, every_epoch, order)
     frame = frame.reindex(columns=list(dict.fromkeys([*frame.columns, *(f.name for f in fields(RunConfig)), *measured])))
-    order = {run: i for i, run in enumerate(ids)}
-    return frame[frame.id.isin(order)].sort_values("id", key=lambda column: column.map(order), kind="stable", ignore_index=True)
+    return frame.sort_values("id", key=lambda column: column.map(order), kind="stable", ignore_index=True)
 
 
 def records_of(

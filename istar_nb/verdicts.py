@@ -178,11 +178,10 @@ def conditions(
 ):                     # pandas DataFrame, one column a grid
     "How much of some grids was run, on what data and machine."
     import pandas as pd
-    records, columns = list(iterate_records(root)), {}
+    columns = {}
     for i, spec in enumerate(specs, 1):
         configs = grid(spec)
-        wanted = {c.id for c in configs}
-        found = [r for r in records if r.id in wanted]
+        found = list(iterate_records(root, ids={c.id for c in configs}))
         columns[Path(spec).name if isinstance(spec, (str, Path)) else f"grid {i}"] = {
             "runs": len(configs), "recorded": len(found), "failed": sum(r.status == "failed" for r in found), "missing": len(configs) - len(found),
             "seeds": len({c.seed for c in configs}), "seeds run": len({r.config["seed"] for r in found}), "compute hours": round(sum(r.seconds or 0. for r in found)/3600, 1),
