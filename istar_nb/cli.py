@@ -209,10 +209,11 @@ def runs_command(
 
 
 def with_value(table, condition:str): # pandas Series of booleans
-    "Which rows of a table have what `--where` asks for."
+    "Which rows of a table have what `--where` asks for, as it is written or as it is shown."
+    from istar_nb.reports import show_value
     name, equals, value = condition.partition("=")
     if not equals or name not in table: raise ValueError(f"--where {condition!r} must be NAME=VALUE with a column of the table: {', '.join(map(str, table.columns))}")
-    if table[name].dtype != float: return table[name].map(str) == value
+    if table[name].dtype != float: return table[name].map(lambda cell: value in (str(cell), show_value(cell)))
     try: return table[name] == float(value)
     except ValueError: raise ValueError(f"--where {condition!r}: {name} is a number") from None
 

@@ -322,10 +322,10 @@ def find_record(
 
 
 def iterate_records(
-    root:str|Path, # folder or fsspec URL of the store
-    kind:type=RunRecord, # class of the records
+    root:str|Path,                 # folder or fsspec URL of the store
+    kind:type=RunRecord,           # class of the records
     ids:Collection[str]|None=None, # only these runs; the others are not read
-):                 # yields them in the order of their ids
+):                                 # yields them in the order of their ids
     "All records of a store; files that are none are skipped with a warning."
     fs, folder = open_root(root)
     for path in json_files(fs, folder):
@@ -335,10 +335,10 @@ def iterate_records(
 
 # %% ../nbs/22_runs.ipynb #7c71b123
 def load_records(
-    root:str|Path,           # folder or fsspec URL of the store
-    every_epoch:bool=False,  # one row per run and epoch instead of the last epoch of each run
+    root:str|Path,                 # folder or fsspec URL of the store
+    every_epoch:bool=False,        # one row per run and epoch instead of the last epoch of each run
     ids:Collection[str]|None=None, # only these runs; the others are not read
-):                           # pandas DataFrame
+):                                 # pandas DataFrame
     "The records of a store as one table. An option added since a record was written has its default there."
     import pandas as pd
     rows = []

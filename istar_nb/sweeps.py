@@ -661,8 +661,9 @@ def records_of(
     root:str|Path="runs",             # folder or fsspec URL of the store
 )->list[RunRecord]:                   # in the order of the grids, a run of two grids once
     "The records of some grids' finished runs, with all that was logged."
-    found = (find_record(root, run) for run in dict.fromkeys(c.id for spec in specs for c in grid(spec)))
-    return [record for record in found if record is not None and record.status == "done"]
+    ids = dict.fromkeys(c.id for spec in specs for c in grid(spec))
+    found = {record.id: record for record in iterate_records(root, ids=ids) if record.status == "done"}
+    return [found[run] for run in ids if run in found]
 
 
 measured = ("id", "status", "metric", "score", "seconds", "data_sha256", "error", "epoch", "isoscore", "isoscore_layers", "mean_cosine", "two_nn_layers", "mean_activation",

@@ -173,9 +173,9 @@ def learning_threshold(
 
 # %% ../nbs/33_verdicts.ipynb #5aa4cdeb
 def conditions(
-    *specs,            # grids, as for `load_sweep`
-    root:str="runs",   # folder or fsspec URL of the store
-):                     # pandas DataFrame, one column a grid
+    *specs:str|Path|Mapping|Sequence, # grids, as for `load_sweep`
+    root:str|Path="runs",             # folder or fsspec URL of the store
+):                                    # pandas DataFrame, one column a grid
     "How much of some grids was run, on what data and machine."
     import pandas as pd
     columns = {}
