@@ -59,6 +59,8 @@ class RunConfig:
     head: Literal["own", "linear"] | None = None  # the model's own classification head, or one linear layer on [CLS]; None for own, with isolayer and isobn linear
     epochs: int = 3                   # passes over the training data
     batch_size: int = 32              # sentences in a step, over all processes
+    batches: Literal["length", "random"] = "length" # sentences of similar length together, which leaves little padding; or drawn at random, as in the released code
+    pad_to: int | None = None         # least number of tokens of a training batch, padding included; None to pad it to its longest sentence. The released code pads SQuAD to 384
     accumulate: int = 1               # steps whose gradients are added up before an update; the I-STAR paper uses 2
     lr: float = 5e-5                  # peak learning rate of AdamW
     weight_decay: float = 0.01        # of AdamW, not on biases and layer norms
@@ -82,7 +84,7 @@ class RunConfig:
 
     def check_ranges(self)->None:
         "An error that names a number out of its range."
-        for name in ("epochs", "batch_size", "accumulate", "lr", "reference_points", "refresh_every", "max_length", "limit", "max_points", "temperature", "depth", "stage_epochs"):
+        for name in ("epochs", "batch_size", "accumulate", "lr", "reference_points", "refresh_every", "max_length", "pad_to", "limit", "max_points", "temperature", "depth", "stage_epochs"):
             if (value := getattr(self, name)) is not None and value <= 0: raise ValueError(f"`{name}` must be above 0, not {value}")
         for name in ("weight_decay", "max_grad_norm", "seed"):
             if getattr(self, name) < 0: raise ValueError(f"`{name}` must not be negative, and is {getattr(self, name)}")

@@ -357,12 +357,14 @@ class Collator:
     "Make a batch of features: pad on the right to the longest, keep what becomes a tensor."
     tokenizer:object                  # the tokenizer that made the features; it must have a padding token
     pad_to_multiple_of:int|None=None  # round lengths up, for tensor cores; None: do not
+    pad_to:int|None=None              # least length of a batch; None to pad to the longest feature
 
     def __call__(self,
         features:list[dict], # from `encode`
     )->dict:                 # tensors: ids and masks (B, T) int64; labels (B,) int64, or float32 for a regression; positions (B,) int64
         kept = [{key: value for key, value in f.items() if key not in ("example", "offsets")} for f in features]
-        sizes = dict(padding=True, padding_side="right", pad_to_multiple_of=self.pad_to_multiple_of)
+        length = max(self.pad_to or 0, *(len(f["input_ids"]) for f in features))
+        sizes = dict(padding="max_length", max_length=length, padding_side="right", pad_to_multiple_of=self.pad_to_multiple_of)
         return dict(self.tokenizer.pad(kept, return_tensors="pt", verbose=False, **sizes))
 
 # %% ../nbs/20_tasks.ipynb #6eb9118e

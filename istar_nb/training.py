@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['length_buckets', 'make_penalty', 'make_model', 'make_accelerator', 'recompute_states', 'parameter_groups', 'Session',
            'reference_states', 'refresh_reference', 'thinned', 'losses', 'prepare_penalty', 'strength', 'update',
-           'batch_geometry', 'merged', 'defined', 'geometry', 'rounded', 'evaluate', 'scores', 'tensors_of',
-           'random_state', 'set_random_state', 'plain_state', 'checkpoints', 'save_checkpoint', 'load_checkpoint',
-           'note', 'run_epochs', 'insert_isolayer', 'clock', 'make_record', 'train', 'launched', 'launch']
+           'batch_geometry', 'padding_gradient', 'merged', 'defined', 'geometry', 'rounded', 'evaluate',
+           'padding_geometry', 'answers', 'scores', 'tensors_of', 'random_state', 'set_random_state', 'plain_state',
+           'checkpoints', 'save_checkpoint', 'load_checkpoint', 'note', 'run_epochs', 'insert_isolayer', 'clock',
+           'make_record', 'train', 'launched', 'launch']
 
 # %% ../nbs/23_training.ipynb #c7dc26ac
 import json
@@ -34,7 +35,7 @@ from tqdm.auto import tqdm
 
 from .covariance import Moments
 from .dimension import two_nn
-from .encoders import forward_with_states, load_encoder
+from .encoders import forward_with_states, hidden_states, load_encoder
 from .isolayer import ClsModel, cls_features, make_transform, split_indices, train_isolayer
 from .isoscore import isoscore, isoscore_from_cov
 from .measures import mean_cosine, spectrum, sv_anisotropy
@@ -50,7 +51,7 @@ def length_buckets(
     batch_size:int,    # examples in a batch
     seed:int=0,        # with `epoch`, decides the order
     epoch:int=0,       # pass over the data
-    pool:int=50,       # batches that are sorted together
+    pool:int=50,       # batches that are sorted together; 1 for batches drawn at random
 )->list[list[int]]:    # example numbers of every batch
     "Shuffled batches of examples of similar length."
     generator = torch.Generator().manual_seed(seed*1_000_003 + epoch)
@@ -138,7 +139,7 @@ class Session:
         self.task, (self.train_rows, self.stop_rows, self.validation_rows) = self.data.task, self.split(self.draw(self.data.train))
         set_seed(config.seed)                        # the same head on every process
         self.model, self.tokenizer = make_model(self.config, self.task, hub)
-        self.collate = Collator(self.tokenizer)
+        self.collate, self.collate_padded = Collator(self.tokenizer), Collator(self.tokenizer, pad_to=config.pad_to)
         self.features, self.held_out = (encode(rows, self.task, self.tokenizer, config.max_length) for rows in (self.train_rows, self.validation_rows))
         self.lengths = [len(f["input_ids"]) for f in self.features]
         if config.batch_size < 2*self.world: raise ValueError(f"`batch_size` is {config.batch_size}, and {self.world} processes need at least {2*self.world}")
@@ -177,15 +178,20 @@ class Session:
                                       num_warmup_steps=math.ceil(c.warmup*total), num_training_steps=total)
         self.model, self.optimizer = self.accelerator.prepare(self.model, optimizer)
 
+    def batches(self, lengths:list[int], seed:int, epoch:int)->list[list[int]]:
+        "The batches of a pass over sentences of these lengths, composed as configured."
+        return length_buckets(lengths, self.config.batch_size, seed, epoch, pool=1 if self.config.batches == "random" else 50)
+
     def groups(self, epoch:int)->list[list[list[int]]]:
         "The batches of an epoch, in groups that share an update."
-        batches, size = length_buckets(self.lengths, self.config.batch_size, self.config.seed, epoch), self.config.accumulate
+        batches, size = self.batches(self.lengths, self.config.seed, epoch), self.config.accumulate
         return [batches[i:i+size] for i in range(0, len(batches), size)]
 
     def batch(self, features:list[dict], rows:list[int], share:bool=True)->dict:
-        "This process's share of a batch, or all of it, on its device."
+        "This process's share of a training batch, or all of a batch with no more padding than it needs, on its device."
         if share: rows = rows[self.rank::self.world]
-        return {k: v.to(self.accelerator.device) for k, v in self.collate([features[i] for i in rows]).items()}
+        collate = self.collate_padded if share else self.collate
+        return {k: v.to(self.accelerator.device) for k, v in collate([features[i] for i in rows]).items()}
 
     def bar(self, items, text:str): return tqdm(items, desc=text, leave=False, disable=not self.bars, dynamic_ncols=True, mininterval=1)
 
@@ -193,7 +199,7 @@ class Session:
 def reference_states(session:Session)->Iterator[HiddenStates]:
     "States of training sentences in eval mode, without gradients, in an order that depends on seed and epoch."
     model = session.accelerator.unwrap_model(session.model).eval()
-    for rows in length_buckets(session.lengths, session.config.batch_size, session.config.seed+1, session.epoch):
+    for rows in session.batches(session.lengths, session.config.seed+1, session.epoch):
         with torch.no_grad(): states = forward_with_states(model, session.batch(session.features, rows))[1]
         yield states    # outside `no_grad`: a generator that is left here would leave gradients off for everyone
 
@@ -260,7 +266,8 @@ def update(session:Session, group:list[list[int]])->dict:
     log = {}
     if (session.updates+1) % session.log_every == 0:
         log = dict(update=session.updates+1, lr=session.schedule.get_last_lr()[0], task_loss=accelerator.reduce(task_loss.detach(), "mean").item(),
-                   **({} if penalty is None else dict(penalty=penalty.item(), lam=lam)), grad_norm=float(norm), **batch_geometry(states, c.tokens))
+                   **({} if penalty is None else dict(penalty=penalty.item(), lam=lam)), grad_norm=float(norm), **batch_geometry(states, c.tokens),
+                   **(padding_gradient(session, states) if c.tokens == "all" else {}))
     session.optimizer.step()
     if not accelerator.optimizer_step_was_skipped: session.schedule.step()
     session.optimizer.zero_grad()
@@ -277,6 +284,20 @@ def batch_geometry(
     for name, center in (("raw", False), ("centred", True)):
         for k, share in enumerate(defined(lambda: spectrum(cls, center)[:3]) or [], start=1): shares[f"cls_anisotropy_{name}" + f"_{k}"*(k > 1)] = share
     return dict(batch_isoscore=pooled_isoscore(states, tokens=tokens, group=all_processes()).item(), **shares)
+
+
+def padding_gradient(
+    session:Session,     # whose penalty counts padding
+    states:HiddenStates, # of a micro-batch
+)->dict[str,float]:      # what counting padding does to a step
+    "IsoScore of the real tokens alone, and how much of the penalty's squared gradient, taken at the states, falls on padding."
+    leaves = HiddenStates([layer.detach().requires_grad_() for layer in states.layers], states.mask)
+    session.penalty.eval()    # a moving reference stays where it is
+    gradients = torch.autograd.grad(session.penalty(leaves), leaves.layers, allow_unused=True)
+    session.penalty.train()
+    squares = sum(g.float().square().sum(-1) for g in gradients if g is not None)
+    on_padding, everywhere = session.accelerator.reduce(torch.stack([squares[states.mask == 0].sum(), squares.sum()]), "sum").tolist()
+    return dict(batch_isoscore_real=pooled_isoscore(states, group=all_processes()).item(), padding_gradient=on_padding/everywhere if everywhere else 0.)
 
 # %% ../nbs/23_training.ipynb #251b7e5e
 def merged(moments:list[Moments])->Moments:
@@ -333,8 +354,33 @@ def evaluate(session:Session)->dict:
         moments, directions = [m.all_reduce() for m in moments], accelerator.reduce(directions, "sum")
     outputs, cls = ([value for _, value in sorted(pairs, key=lambda pair: pair[0])] for pairs in (outputs, cls))
     *layers, embedding = torch.stack(cls).unbind(1)
-    ends = session.epoch in (0, session.config.epochs)
-    return rounded({**scores(session, outputs), **geometry(moments, directions, layers, embedding), **(dict(mean_activation=moments[-1].mean.tolist()) if ends else {})})
+    last, ends = session.epoch == session.config.epochs, session.epoch in (0, session.config.epochs)
+    return rounded({**scores(session, outputs), **geometry(moments, directions, layers, embedding), **padding_geometry(session), **answers(session, outputs, last),
+                    **(dict(mean_activation=moments[-1].mean.tolist()) if ends else {})})
+
+
+def padding_geometry(session:Session, sentences:int=256)->dict[str,float|None]:
+    "Real tokens and padding in the first validation sentences, batched as training batches are: how much of it is padding, how isotropic, and how far from the text."
+    lengths, parts = [len(f["input_ids"]) for f in session.held_out], None
+    for rows in session.batches(lengths, session.config.seed, 0)[:max(1, sentences//session.config.batch_size)]:
+        states = hidden_states(session.accelerator.unwrap_model(session.model), session.batch(session.held_out, rows))
+        parts = parts or [Moments(states.layers[-1].shape[-1], session.accelerator.device) for _ in range(2)]
+        for part, chosen in zip(parts, (states.mask != 0, states.mask == 0)):
+            for layer in states.layers[1:]: part.update(layer[chosen].float())
+    if session.world > 1: parts = [part.all_reduce() for part in parts]
+    both, (real, padding) = merged(parts), parts
+    within = sum(part.scatter.diagonal().sum().item() for part in parts if part.count)
+    return dict(padding_share=padding.count/both.count, padding_isoscore=defined(lambda: isoscore_from_cov(padding.covariance())),
+                padded_isoscore=defined(lambda: isoscore_from_cov(both.covariance())), padding_apart=1 - within/both.scatter.diagonal().sum().item())
+
+
+def answers(session:Session, outputs:list[tuple[Tensor,...]], last:bool)->dict:
+    "How many rows are put into the most frequent class, and, at the end, what was answered to every row: the class as a digit, or the value."
+    if session.task.kind == "span": return {}
+    values = torch.stack([value for value, in outputs]).float()
+    if session.task.kind == "regression": return dict(predictions=[round(v, 4) for v in values.flatten().tolist()]) if last else {}
+    classes = values.argmax(1)
+    return dict(majority_share=classes.bincount().max().item()/len(classes), **(dict(predictions="".join(map(str, classes.tolist()))) if last else {}))
 
 
 def scores(session:Session, outputs:list[tuple[Tensor,...]])->dict[str,float]:
