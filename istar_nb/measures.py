@@ -41,7 +41,7 @@ def mean_cosine(
             return ((total.square().sum() - n)/(n*(n-1))).to(working_dtype(x))
         if not isinstance(pairs, int) or pairs < 1: raise ValueError(f"`pairs` must be a positive whole number or None, not {pairs!r}")
         i, step = (torch.randint(low, n, (pairs,), generator=generator).to(x.device) for low in (0, 1))
-        both = [unit_rows((x[rows].to(origin.dtype)/scale)) for rows in (i, (i + step) % n)]
+        both = [unit_rows(x[rows].to(origin.dtype)/scale) for rows in (i, (i + step) % n)]
         return (both[0]*both[1]).sum(1).mean().to(working_dtype(x))
 
 # %% ../nbs/02_measures.ipynb #534802b4

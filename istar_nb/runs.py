@@ -166,7 +166,7 @@ def check_type(name:str, value, wanted)->None:
         if isinstance(value, float) and not math.isfinite(value): raise ValueError(f"`{name}` must be finite, not {value}")
         return
     if choices and not set(kinds) - {NoneType}: raise ValueError(f"`{name}` must be one of {', '.join(map(repr, choices))}, not {value!r}")
-    names = [getattr(get_origin(k) or k, "__name__") for k in kinds if k is not NoneType] + [repr(c) for c in choices]
+    names = [(get_origin(k) or k).__name__ for k in kinds if k is not NoneType] + [repr(c) for c in choices]
     raise TypeError(f"`{name}` must be {' or '.join(names)}, not {value!r}")
 
 

@@ -9,7 +9,6 @@ __all__ = ['KEPT', 'SYNTHETIC', 'MINILM', 'REAL', 'COVERAGE', 'shrunk_scores', '
            'run_coverage']
 
 # %% ../nbs/05_stability.ipynb #721642f2
-import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence

@@ -481,7 +481,7 @@ class Watch:
         "Standard errors of every layer, over all processes; each of them must call it."
         return {name: measured(metric.errors) for name, metric in self.metrics.items()}
 
-    def frame(self)->"pandas.DataFrame": # one row a layer, one column a scalar measure
+    def frame(self): # pandas DataFrame: one row a layer, one column a scalar measure
         "The scalar measures of every layer as a table."
         import pandas as pd
         rows = {name: {k: v.item() for k, v in values.items() if v.ndim == 0} for name, values in self.compute().items()}

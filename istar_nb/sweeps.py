@@ -27,7 +27,7 @@ import warnings
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args, get_origin
@@ -411,7 +411,7 @@ def work(
     threading.Thread(target=read_orders, args=(orders,), daemon=True).start()
     import torch
 
-    import istar_nb.training
+    import istar_nb.training  # noqa: F401
     torch.set_num_threads(threads)
     print("ready", file=answers, flush=True)
     while True:
@@ -649,7 +649,6 @@ def load_sweep(
     every_epoch:bool=False,           # one row per run and epoch instead of the last epoch of each run
 ):                                    # pandas DataFrame, as `runs.load_records` gives it, in the order of the grids, a run of two grids once; with columns also when there is no record
     "The records of some grids' runs, and of no others."
-    import pandas as pd
     order = {run: i for i, run in enumerate(dict.fromkeys(c.id for spec in specs for c in grid(spec)))}
     frame = load_records(root, every_epoch, order)
     frame = frame.reindex(columns=list(dict.fromkeys([*frame.columns, *(f.name for f in fields(RunConfig)), *measured])))

@@ -38,7 +38,7 @@ from .dimension import two_nn
 from .encoders import forward_with_states, hidden_states, load_encoder
 from .isolayer import ClsModel, cls_features, make_transform, split_indices, train_isolayer
 from .isoscore import isoscore, isoscore_from_cov
-from .measures import mean_cosine, spectrum, sv_anisotropy
+from .measures import spectrum, sv_anisotropy
 from .regularizers import (CosReg, HiddenStates, IStar, Regularizer, RelativeStrength, UnbiasedIStar, Uniformity, VICRegCovariance, all_processes,
                                    pooled_isoscore)
 from .runs import RunConfig, RunRecord, environment, find_record, save_record

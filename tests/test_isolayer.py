@@ -10,7 +10,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch.nn.parallel import DistributedDataParallel
 
 from istar_nb.encoders import forward_with_states, load_encoder
-from istar_nb.isolayer import ClsModel, Features, IsoBN, IsoLayer, JointLoss, cls_features, make_transform, split_indices, train_isolayer
+from istar_nb.isolayer import ClsModel, Features, IsoBN, JointLoss, cls_features, make_transform, split_indices, train_isolayer
 from istar_nb.tasks import Collator, encode, load_task
 from istar_nb.transforms import AllButTheTop, NormMoments, Whitening
 
@@ -142,7 +142,7 @@ def normalized_on_two(rank):
     "IsoBN under data-parallel training, on unequal shares: its state after three batches, and one share's gradient."
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(dims, dims), IsoBN(dims)))
-    for first in (25, 40, 49): out = model(cloud()[:first] if rank == 0 else cloud()[first:])
+    for first in (25, 40, 49): model(cloud()[:first] if rank == 0 else cloud()[first:])
     local = IsoBN(dims, scope="local")
     local(cloud()[:30] if rank == 0 else cloud()[30:])
     joint = JointLoss()

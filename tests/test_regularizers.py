@@ -1,7 +1,6 @@
 "Penalties of two gloo processes against one: values, gradients, references, errors, relative strengths; reduced precision."
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 

@@ -1,6 +1,5 @@
 "One store, many writers: eight processes at once, on disk and on an S3 server of this machine (where s3fs and moto are installed)."
 import multiprocessing
-import os
 import warnings
 from dataclasses import asdict, replace
 from uuid import uuid4

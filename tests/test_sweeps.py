@@ -7,7 +7,6 @@ import sys
 import tempfile
 import threading
 import time
-from pathlib import Path
 
 import psutil
 import pytest

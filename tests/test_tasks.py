@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from istar_nb.tasks import (TASKS, TOPICS, Collator, Task, content_hash, encode, load_task, span_answers, stdlib_docs, stdlib_sentences,
+from istar_nb.tasks import (TASKS, TOPICS, Collator, content_hash, encode, load_task, span_answers, stdlib_docs, stdlib_sentences,
                             task_metrics)
 
 DATA = os.environ.get("ISTAR_DATA")

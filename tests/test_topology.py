@@ -1,7 +1,6 @@
 "The entropy penalty on two gloo processes against one: value, gradient, micro-batches, errors."
 import pytest
 import torch
-import torch.distributed as dist
 
 from istar_nb.regularizers import HiddenStates
 from istar_nb.topology import EntropyRegularizer, boruvka, h0_bars, prim, spanning_forest

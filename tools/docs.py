@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from docs_api import read_modules
-from docs_pages import Index, Notebook, Page, colour, escape, readme, slug
+from docs_pages import Index, Notebook, Page, colour, readme, slug
 
 sections = ["Measuring", "Regularizers", "Training", "Reports", "Explore", "Command line"]  # one for each decade
 texts = ["CHANGELOG.md", "CONTRIBUTING.md"]  # pages that are not notebooks
