@@ -368,7 +368,7 @@ def padding_geometry(session:Session, sentences:int=256)->dict[str,float|None]:
         for part, chosen in zip(parts, (states.mask != 0, states.mask == 0)):
             for layer in states.layers[1:]: part.update(layer[chosen].float())
     if session.world > 1: parts = [part.all_reduce() for part in parts]
-    both, (real, padding) = merged(parts), parts
+    both, (_, padding) = merged(parts), parts
     within = sum(part.scatter.diagonal().sum().item() for part in parts if part.count)
     return dict(padding_share=padding.count/both.count, padding_isoscore=defined(lambda: isoscore_from_cov(padding.covariance())),
                 padded_isoscore=defined(lambda: isoscore_from_cov(both.covariance())), padding_apart=1 - within/both.scatter.diagonal().sum().item())
