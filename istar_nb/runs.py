@@ -37,6 +37,9 @@ class RunConfig:
     method: Method = "none"           # what is done about isotropy; see the table above
     lam: float | None = None          # λ, the strength of the penalty; None for the method's own. istar: above 0 raises isotropy, below 0 lowers it
     relative: float | None = None     # instead of λ: hold the penalty's gradient at this fraction of the task's; its sign is that of λ
+    lam_start: float = 0.             # epochs before the penalty sets in; fractions are allowed
+    lam_ramp: float = 0.              # epochs in which λ then grows from 0 to its value
+    placebo: bool = False             # control: a gradient as long as the penalty's on every weight matrix, in a random direction
     target: float | None = None       # istar: pull IsoScore* toward this value in (0, 1) instead of raising or lowering it
     zeta: float | Literal["auto"] = 0.2  # istar: shrinkage ζ in [0, 1] toward the reference covariance, 0 needs none; "auto" to estimate it from every batch
     refresh: Literal["epoch", "start", "average"] = "epoch"  # istar: make the reference anew every epoch, or only once, or keep a moving average over batches
@@ -86,7 +89,7 @@ class RunConfig:
         "An error that names a number out of its range."
         for name in ("epochs", "batch_size", "accumulate", "lr", "reference_points", "refresh_every", "max_length", "pad_to", "limit", "max_points", "temperature", "depth", "stage_epochs"):
             if (value := getattr(self, name)) is not None and value <= 0: raise ValueError(f"`{name}` must be above 0, not {value}")
-        for name in ("weight_decay", "max_grad_norm", "seed"):
+        for name in ("weight_decay", "max_grad_norm", "lam_start", "lam_ramp", "seed"):
             if getattr(self, name) < 0: raise ValueError(f"`{name}` must not be negative, and is {getattr(self, name)}")
         for name in ("zeta", "warmup", "average"):
             if (value := getattr(self, name)) != "auto" and not 0 <= value <= 1: raise ValueError(f"`{name}` must lie in [0, 1], not {value}")
@@ -151,7 +154,7 @@ methods = {  # what None stands for
 }
 penalties = tuple(name for name, own in methods.items() if own["lam"] != 0)
 options = {  # which methods an option belongs to
-    **dict.fromkeys(("relative", "layers", "scope"), penalties), **dict.fromkeys(("max_points",), tuple(p for p in penalties if p != "entropy")), "tokens": tuple(p for p in penalties if p != "entropy"),
+    **dict.fromkeys(("relative", "lam_start", "lam_ramp", "placebo", "layers", "scope"), penalties), **dict.fromkeys(("max_points",), tuple(p for p in penalties if p != "entropy")), "tokens": tuple(p for p in penalties if p != "entropy"),
     **dict.fromkeys(("target", "per_layer"), ("istar", "istar-unbiased")), **dict.fromkeys(("zeta", "refresh", "refresh_every", "average", "reference_points"), ("istar",)),
     **dict.fromkeys(("selection", "normalize"), ("entropy",)), "temperature": ("uniformity",), **dict.fromkeys(("depth", "keep", "stage_epochs", "stage_loss"), ("isolayer",)),
     "bias_correction": ("isobn",)}

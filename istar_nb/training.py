@@ -33,6 +33,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
+from .controls import Placebo, ramp
 from .covariance import Moments
 from .dimension import two_nn
 from .encoders import forward_with_states, hidden_states, load_encoder
@@ -172,11 +173,13 @@ class Session:
         total = c.epochs*per_epoch
         self.penalty, self.strength = make_penalty(c, self.task.kind), None if c.relative is None else RelativeStrength(c.relative)
         if self.penalty is not None: self.penalty.to(self.accelerator.device)
+        self.updates_per_epoch = per_epoch
         if c.gradient_checkpointing: recompute_states(getattr(self.model, "encoder", self.model))
         optimizer = torch.optim.AdamW(parameter_groups(self.model, c.weight_decay), lr=c.lr, fused=True)
         self.schedule = get_scheduler(dict(linear="linear", constant="constant_with_warmup")[c.schedule], optimizer,
                                       num_warmup_steps=math.ceil(c.warmup*total), num_training_steps=total)
         self.model, self.optimizer = self.accelerator.prepare(self.model, optimizer)
+        self.placebo = Placebo(self.model.parameters(), c.seed) if c.placebo else None
 
     def batches(self, lengths:list[int], seed:int, epoch:int)->list[list[int]]:
         "The batches of a pass over sentences of these lengths, composed as configured."
@@ -242,12 +245,14 @@ def prepare_penalty(session:Session, group:list[list[int]])->None:
 
 
 def strength(session:Session, task_loss:Tensor, penalty:Tensor)->float:
-    "λ: as configured, or such that the penalty's gradient is the wanted fraction of the task's."
-    if session.strength is None: return session.config.lam
+    "λ: as configured, or such that the penalty's gradient is the wanted fraction of the task's; less of it while it is ramped in."
+    c = session.config
+    share = ramp(session.epoch + session.update_in_epoch/session.updates_per_epoch, c.lam_start, c.lam_ramp)
+    if session.strength is None: return c.lam*share
     if session.strength.due(session.updates):
         scaler = session.accelerator.scaler
         session.strength.update(task_loss, penalty, list(session.model.parameters()), all_processes(), 1. if scaler is None else scaler.get_scale())
-    return float(session.strength.lam)
+    return float(session.strength.lam)*share
 
 
 def update(session:Session, group:list[list[int]])->dict:
@@ -259,7 +264,8 @@ def update(session:Session, group:list[list[int]])->dict:
         with nullcontext() if i == len(group)-1 else accelerator.no_sync(session.model):
             task_loss, penalty, states = losses(session, rows)
             if penalty is not None and i == 0: lam = strength(session, task_loss, penalty)
-            loss = task_loss if penalty is None else task_loss + lam*penalty
+            pushes = penalty if session.placebo is None else session.placebo(penalty, all_processes())
+            loss = task_loss if penalty is None else task_loss + lam*pushes
             if not loss.isfinite(): raise FloatingPointError(f"the loss is {loss.item()} after {session.updates} updates; a smaller |lam| or lr may help")
             accelerator.backward(loss/len(group))
     norm = accelerator.clip_grad_norm_(session.model.parameters(), c.max_grad_norm or math.inf)
