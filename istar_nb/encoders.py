@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['minilm_package', 'tiny_shapes', 'ALIASES', 'minilm_folder', 'tiny_vocabulary', 'tiny_tokenizer', 'Encoder', 'quiet',
            'head_class', 'head_options', 'load_tiny', 'pretrained_folder', 'local_source', 'weights_folder',
-           'read_checkpoint', 'load_encoder', 'forward_with_states', 'padding_last', 'hidden_states']
+           'read_checkpoint', 'load_encoder', 'forward_with_states', 'hidden_states']
 
 # %% ../nbs/21_encoders.ipynb #605e8069
 import os
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from .isolayer import ClsModel
 from .regularizers import HiddenStates
@@ -194,21 +194,15 @@ def forward_with_states(
     return out, HiddenStates(states, batch["attention_mask"])
 
 
-def padding_last(
-    mask:Tensor,     # (B, T) bool or integer; non-zero marks a real token
-)->Tensor|None:      # (B, T) int64: for every text the places of its real tokens, then those of its padding; None if they are in that order already
-    "The order that moves padding behind the text."
-    real = mask.bool()
-    return (~real).byte().argsort(dim=1, stable=True) if (real[:, 1:] & ~real[:, :-1]).any() else None
-
-
 def hidden_states(
     model:nn.Module,        # a Hugging Face model
     batch:dict,             # `input_ids` and `attention_mask` (B, T), padded on either side, and what else the model takes
 )->HiddenStates:            # L+1 layers of (B, T, d), in the order of the batch
     "The states of every layer for one batch; padding before a text does not move its tokens to later positions."
-    order = padding_last(batch["attention_mask"])
-    if order is None: return forward_with_states(model, batch)[1]
-    moved = {name: x.gather(1, order) if x.shape == order.shape else x for name, x in batch.items()}
-    states, back = forward_with_states(model, moved)[1], order.argsort(dim=1)[..., None]
-    return HiddenStates([x.gather(1, back.expand_as(x)) for x in states.layers], batch["attention_mask"])
+    mask = batch["attention_mask"]
+    before, places = mask.bool().int().argmax(1, keepdim=True), torch.arange(mask.shape[1], device=mask.device)
+    if not before.any(): return forward_with_states(model, batch)[1]
+    there, back = ((places + shift) % len(places) for shift in (before, -before))
+    moved = {name: x.gather(1, there) if x.shape == there.shape else x for name, x in batch.items()}
+    states = forward_with_states(model, moved)[1]
+    return HiddenStates([x.gather(1, back[..., None].expand_as(x)) for x in states.layers], mask)

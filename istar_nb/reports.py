@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['page_template', 'method_names', 'TOKENS', 'shown', 'measure_notes', 'Section', 'show_value', 'html_page', 'run_label',
            'strength_of', 'comparison_table', 'comparison_figure', 'text_batches', 'Sample', 'Measurement',
-           'measure_model', 'take_in', 'return_memory', 'pooled_summary', 'embedding_parts', 'measure_embeddings',
-           'with_error', 'measure_table', 'measure_figure', 'measure_page']
+           'measure_model', 'take_in', 'means_of', 'return_memory', 'pooled_summary', 'embedding_parts',
+           'measure_embeddings', 'with_error', 'label_of', 'gaps', 'measure_table', 'measure_figure', 'measure_page']
 
 # %% ../nbs/32_reports.ipynb #499deef5
 import contextlib
@@ -25,10 +25,11 @@ from torch import Tensor, nn
 from .covariance import as_points
 from .dimension import two_nn
 from .encoders import hidden_states
-from .figures import method_color, png_bytes, signed
+from .figures import literal, method_color, png_bytes, signed
 from .regularizers import HiddenStates
 from .runs import finite
 from .streaming import IsotropyMetrics, points_of
+from .tasks import local_path
 
 # %% ../nbs/32_reports.ipynb #ef815c5d
 @dataclass(frozen=True)
@@ -148,19 +149,29 @@ def text_batches(
     batch_tokens:int=8192,          # tokens in a batch, padding included; one text may have more
     max_length:int=256,             # tokens kept of a text
     pool:int=4096,                  # texts sorted by length together
-)->Iterator[dict]:                  # `input_ids`, `attention_mask`, … as tensors
+)->Iterator[dict]:                  # `input_ids`, `attention_mask`, … as tensors; a text without a token is left out
     "Tokenized batches of similar length, reading no further ahead than a pool, and of a text no more than 100 characters a token."
-    texts, shuffle = iter(texts), torch.Generator().manual_seed(0)
+    for name, value in dict(batch_tokens=batch_tokens, max_length=max_length, pool=pool).items():
+        if value < 1: raise ValueError(f"`{name}` must be at least 1, not {value}")
+    return _text_batches(iter(texts), tokenizer, batch_tokens, max_length, pool)
+
+
+def _text_batches(texts:Iterator, tokenizer, batch_tokens:int, max_length:int, pool:int)->Iterator[dict]:
+    "`text_batches` after its arguments were checked."
+    shuffle = torch.Generator().manual_seed(0)
     while chunk := [tuple(part[:100*max_length] for part in text) for text in islice(texts, pool)]:
-        encoded = tokenizer(*map(list, zip(*chunk)), truncation=True, max_length=min(max_length, tokenizer.model_max_length)).data    # not what was cut off
-        lengths = list(map(len, encoded["input_ids"]))
-        order, start = sorted(range(len(chunk)), key=lengths.__getitem__, reverse=True), 0
+        extra, length = tokenizer.num_special_tokens_to_add(pair=len(chunk[0]) > 1), min(max_length, tokenizer.model_max_length)
+        if length <= extra: raise ValueError(f"`max_length` must be more than the {extra} tokens that the tokenizer adds to a text, not {length}")
+        encoded = tokenizer(*map(list, zip(*chunk)), truncation=True, max_length=length).data    # not what was cut off
+        lengths, start = list(map(len, encoded["input_ids"])), 0
+        order = sorted(filter(lengths.__getitem__, range(len(chunk))), key=lengths.__getitem__, reverse=True)
         while start < len(order):
-            fit = max(1, batch_tokens//max(1, lengths[order[start]]))
+            fit = max(1, batch_tokens//lengths[order[start]])
             rows = order[start:start+fit] if len(order)-start > 1.5*fit else order[start:]    # no small remainder
             start += len(rows)
             rows = [rows[i] for i in torch.randperm(len(rows), generator=shuffle).tolist()]
-            yield dict(tokenizer.pad({k: [encoded[k][i] for i in rows] for k in encoded}, return_tensors="pt", verbose=False))
+            columns = {k: [encoded[k][i] for i in rows] for k in encoded}
+            yield dict(tokenizer.pad(columns, padding_side="right", return_tensors="pt", verbose=False))
 
 
 class Sample:
@@ -201,6 +212,11 @@ class Measurement:
             values |= dict(two_nn=dimension[0].item(), two_nn_se=dimension[1].item())
         return finite(values)
 
+    def summary_or_reason(self)->dict: # of `summary`; "count" and "reason" alone where the points have no measures
+        "Every measure, or why there is none: too few points, or points that are all the same."
+        try: return self.summary()
+        except ValueError as e: return dict(count=self.metrics.count, reason=str(e))
+
 
 @torch.inference_mode()
 def measure_model(
@@ -209,22 +225,33 @@ def measure_model(
     tokens:str="real",              # one of `TOKENS`
     layers:Sequence[int]|None=None, # layer numbers, 0 the embeddings; None for all
 )->dict[str,dict]:                  # "0", "1", … and "pooled" (the chosen layers but 0) -> summary
-    "Every measure of every layer in one pass."
+    "Every measure of every layer in one pass, of the model in eval mode; its modes are left as they were."
+    from istar_nb.integrations import evaluating
     if tokens not in TOKENS: raise ValueError(f"`tokens` must be one of {TOKENS}, not {tokens!r}")
     found, device = {}, next(model.parameters()).device
-    for batch in batches:
-        take_in(found, hidden_states(model, {k: v.to(device) for k, v in batch.items()}), tokens, layers)
-        return_memory()
+    with evaluating(model):
+        for batch in batches:
+            take_in(found, hidden_states(model, {k: v.to(device) for k, v in batch.items()}), tokens, layers)
+            return_memory()
     if not found: raise ValueError("`batches` is empty: there is no text to measure")
-    return {str(l): m.summary() for l, m in found.items()} | pooled_summary([m for l, m in found.items() if l > 0])
+    return {str(l): m.summary_or_reason() for l, m in found.items()} | pooled_summary([m for l, m in found.items() if l > 0])
 
 
 def take_in(found:dict[int,Measurement], states:HiddenStates, tokens:str, layers:Sequence[int]|None)->None:
     "Add the states of a batch to the measurements of their layers."
     for l in states.choose("all" if layers is None else layers):
-        x, mask = states.layers[l], states.mask
-        if tokens == "mean": x, mask = (x*mask[..., None]).sum(1)/mask.sum(1, keepdim=True), None
+        x, mask = states.layers[l], states.mask.bool()
+        if tokens == "mean": x, mask = means_of(x, mask), mask.any(1)
         found.setdefault(l, Measurement(tokens)).update(x, mask)
+
+
+def means_of(
+    x:Tensor,    # (B, T, d) states of a layer
+    mask:Tensor, # (B, T) bool; True marks a real token
+)->Tensor:       # (B, d) at least float32; zeros for a text without a token
+    "The mean of every text's real tokens."
+    x = x.masked_fill(~mask[..., None], 0)
+    return x.sum(1, dtype=torch.promote_types(x.dtype, torch.float32))/mask.sum(1, keepdim=True).clamp(min=1)
 
 
 def return_memory()->None:
@@ -240,7 +267,7 @@ def pooled_summary(
     pooled = Measurement(parts[0].metrics.tokens)
     for m in parts: pooled.metrics.merge_state(m.metrics)
     pooled.sample.points = torch.cat([m.sample.points[:len(m.sample.points)//len(parts)] for m in parts])
-    return dict(pooled=pooled.summary())
+    return dict(pooled=pooled.summary_or_reason())
 
 # %% ../nbs/32_reports.ipynb #5e14b152
 def embedding_parts(
@@ -248,7 +275,7 @@ def embedding_parts(
     rows:int=8192,   # rows read at a time
 )->Iterator[Tensor]: # (≤ rows, d) each
     "The rows of a file of embeddings."
-    path = Path(path)
+    path = local_path(path)
     if not path.is_file(): raise ValueError(f"`path` {path} is no file")
     if path.suffix == ".npy":
         x = as_points(np.load(path, mmap_mode="c", allow_pickle=False), str(path))
@@ -275,7 +302,7 @@ def measure_embeddings(
     "Every measure of a matrix on disk, in one pass."
     m = Measurement()
     for part in embedding_parts(path): m.update(as_points(part, str(path), min_points=0))
-    return dict(points=m.summary())
+    return dict(points=m.summary_or_reason())
 
 # %% ../nbs/32_reports.ipynb #6252b3a6
 shown = {"isoscore": "IsoScore", "isoscore_unbiased": "IsoScore, unbiased", "mean_cosine": "mean cosine", "sv_anisotropy_raw": "σ₁² share, raw",
@@ -296,14 +323,28 @@ def with_error(
     return f"{value:.{digits}f}" + (f" ± {error:.{digits}f}" if error is not None else "")
 
 
+def label_of(layer:str)->str: # of `measure_model`'s result
+    "How a layer is called in tables."
+    return "emb." if layer == "0" else layer
+
+
+def gaps(
+    layers:dict[str,dict], # from `measure_model` or `measure_embeddings`
+)->str:                    # such as "– for emb.: the points seen have zero variance"; empty when every layer has values
+    "Which layers have no values, and why."
+    without = {}
+    for layer, summary in layers.items():
+        if "reason" in summary: without.setdefault(summary["reason"], []).append(label_of(layer))
+    return "; ".join(f"– for {', '.join(names)}: {reason}" for reason, names in without.items())
+
+
 def measure_table(
     found:dict[str,dict],                    # from `measure_model` or `measure_embeddings`
     names:Sequence[str]=tuple(shown),        # measures, in the order of the columns
     decimals:int=4,                          # most decimals
 )->tuple[list[str],list[list[str]]]:         # column heads; a row a layer
     "Measures as a table."
-    label = {"0": "emb."}
-    return ["layer", *(shown[n] for n in names)], [[label.get(layer, layer), *(with_error(s, n, decimals) for n in names)] for layer, s in found.items()]
+    return ["layer", *(shown[n] for n in names)], [[label_of(layer), *(with_error(s, n, decimals) for n in names)] for layer, s in found.items()]
 
 
 def measure_figure(
@@ -318,8 +359,8 @@ def measure_figure(
         fig, axes = plt.subplots(math.ceil(len(names)/2), 2, figsize=(8, 2.4*math.ceil(len(names)/2)), layout="constrained", squeeze=False)
         for ax, name in zip(axes.flat, names):
             for model, layers in found.items():
-                points = [(i, s) for i, (layer, s) in enumerate(layers.items()) if layer != "pooled" and s.get(name) is not None]
-                ax.errorbar([i for i, _ in points], [s[name] for _, s in points], [2*(s.get(f"{name}_se") or 0) for _, s in points], fmt="o-", capsize=2, label=model)
+                points = [(int(layer), s) for layer, s in layers.items() if layer.isdigit() and s.get(name) is not None]
+                ax.errorbar([l for l, _ in points], [s[name] for _, s in points], [2*(s.get(f"{name}_se") or 0) for _, s in points], fmt="o-", capsize=2, label=literal(model))
             ax.set(title=shown[name], xlabel="layer (0: embeddings)")
             ax.xaxis.get_major_locator().set_params(integer=True)
         if len(found) > 1: fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(found))
@@ -345,6 +386,6 @@ def measure_page(
     footer:str="",                  # versions
 )->str:                             # a complete HTML document
     "The report as one self-contained page."
-    sections = [Section(model, columns=(table := measure_table(layers))[0], rows=table[1]) for model, layers in found.items()]
+    sections = [Section(model, gaps(layers), *measure_table(layers)) for model, layers in found.items()]
     figure = [Section("By layer", figure=png_bytes(measure_figure(found)), caption="Bars are two standard errors.")] if max(map(len, found.values())) > 1 else []
     return html_page(f"Isotropy of {' and '.join(found)}", [*figure, *sections, Section("What the columns mean", columns=["column", "meaning"], rows=measure_notes)], lead=source, footer=footer)
