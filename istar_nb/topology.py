@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['few', 'SELECTIONS', 'label_faults', 'prim', 'exact_lengths', 'half_squares', 'candidates', 'tree_of', 'host_tree',
-           'boruvka', 'power_of_two', 'spanning_forest', 'EdgeLengths', 'edge_lengths', 'h0_bars', 'check_bars',
-           'persistent_entropy', 'totals', 'most_features', 'count_features', 'select_bars', 'class_bars',
-           'label_fault', 'all_rows', 'global_batch', 'EntropyRegularizer']
+           'boruvka', 'largest_entry', 'check_finite', 'power_of_two', 'divided', 'rooted_forest', 'rooted_tree',
+           'spanning_forest', 'measured', 'EdgeLengths', 'edge_lengths', 'h0_bars', 'check_bars', 'persistent_entropy',
+           'entropy_of', 'totals', 'most_features', 'count_features', 'features_of', 'select_bars', 'class_features',
+           'label_fault', 'all_rows', 'global_batch', 'PreparedPenalty', 'EntropyRegularizer']
 
 # %% ../nbs/11_topology.ipynb #b690d056
 import math
@@ -17,7 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .covariance import as_points, magnitude, working_dtype
+from .covariance import as_points, working_dtype
+from .dimension import product_error
 from .regularizers import HiddenStates, Regularizer, all_processes
 
 # %% ../nbs/11_topology.ipynb #8bc85829
@@ -59,8 +61,7 @@ def half_squares(
         rows = slice(i, i+width)
         torch.addmm(half[i:], x[rows], x[i:].T, alpha=-1, out=out[rows, i:]).add_(half[rows, None])
         out[i+width:, rows] = out[rows, i+width:].T
-    coarse = dict(high=2**-10, medium=2**-7).get(torch.get_float32_matmul_precision(), 0) if x.dtype == torch.float32 else 0
-    return out, 2.5*d**0.5*max(torch.finfo(x.dtype).eps, coarse)*half.max().item()
+    return out, product_error(x)*half.max().item()
 
 
 def candidates(
@@ -128,62 +129,105 @@ def boruvka(
     return torch.stack([edge//n, edge % n], dim=1)
 
 # %% ../nbs/11_topology.ipynb #8f730475
+def largest_entry(
+    x:Tensor,   # (n, d) points
+)->Tensor:      # () in the working dtype, on the device of `x`; NaN or infinity if `x` has any
+    "The largest magnitude in `x`, without waiting for it."
+    low, high = x.detach().aminmax()
+    return torch.maximum(-low, high).to(working_dtype(x))
+
+
+def check_finite(
+    largest:float, # from `largest_entry`
+)->None:
+    "An error if points have values that are no numbers."
+    if not math.isfinite(largest): raise ValueError("`x` has values that are not finite (NaN or infinity)")
+
+
 def power_of_two(
-    x:Tensor,   # points
-)->float:       # 1 for points of ordinary size, else near their largest |entry|; dividing by it costs no digit
-    "The scale of `x`, so that squares neither overflow nor vanish; an error if it is not finite."
-    exponent = math.frexp(magnitude(x.detach()))[1]
-    return 1. if abs(exponent) <= 20 else 2.**max(-126, exponent-1)
+    largest:Tensor, # () from `largest_entry`
+)->Tensor:          # () 1 for points of ordinary size, else near `largest`; dividing by it costs no digit
+    "The scale of points, so that squares neither overflow nor vanish."
+    exponent = largest.log2().floor()
+    return torch.where(exponent.abs() <= 20, 1., exponent.exp2().clamp(min=torch.finfo(largest.dtype).tiny))
+
+
+def divided(x:Tensor, scale:Tensor|float)->Tensor:
+    "`x/scale`, or `x` where it is known without waiting that the scale is 1."
+    return x if x.device.type == "cpu" and scale == 1 else x/scale
 
 
 @torch.no_grad()
+def rooted_forest(
+    x:Tensor,                 # (n, d) points, n ≥ 1, on any device
+    scale:Tensor|float=1.,    # what they are divided by
+    groups:Tensor|None=None,  # (n,) integers on the same device, as in `boruvka`
+)->Tensor:                    # (n, 2) int64 edges, among them for each group a loop, which joins its root to itself
+    "The edges of the Euclidean minimum spanning tree of each group; on an accelerator nothing comes back to the host."
+    with torch.autocast(x.device.type, enabled=False):
+        x = divided(x.detach().to(working_dtype(x)), scale)
+        if x.device.type != "cpu": return boruvka(torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist"), groups)
+        if groups is None: return rooted_tree(x)
+        return torch.cat([part[rooted_tree(x[part])] for part in ((groups == g).nonzero().squeeze(1) for g in groups.unique())])
+
+
+def rooted_tree(x:Tensor)->Tensor: # (n, 2) int64
+    "The minimum spanning tree of points on the CPU, after the loop of its root."
+    return torch.from_numpy(np.concatenate([np.zeros((1, 2), np.int64), host_tree(x)]))
+
+
 def spanning_forest(
     x:Tensor,                # (n, d) points, n ≥ 1, on any device
-    scale:float=1.,          # what they are divided by
+    scale:Tensor|float=1.,   # what they are divided by
     groups:Tensor|None=None, # (n,) integers on the same device, as in `boruvka`
 )->Tensor:                   # (n - number of groups, 2) int64 edges
     "The edges of the Euclidean minimum spanning tree of each group."
-    with torch.autocast(x.device.type, enabled=False):
-        x = x.detach().to(working_dtype(x))
-        if scale != 1: x = x/scale
-        if x.device.type == "cpu":
-            if groups is None: return torch.from_numpy(host_tree(x))
-            parts = [(groups == g).nonzero().squeeze(1) for g in groups.unique()]
-            return torch.cat([part[torch.from_numpy(host_tree(x[part]))] for part in parts])
-        edges = boruvka(torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist"), groups)
-        loop = edges[:, 0] == edges[:, 1]
-        return edges[loop.int().argsort(stable=True)][:-1] if groups is None else edges[~loop]
+    edges = rooted_forest(x, scale, groups)
+    if groups is None and x.device.type == "cpu": return edges[1:]
+    loop = edges[:, 0] == edges[:, 1]
+    return edges[loop.int().argsort(stable=True)][:-1] if groups is None else edges[~loop]
+
+
+def measured(
+    x:Tensor,            # (n, d) points
+    edges:Tensor,        # (m, 2) int64
+    scale:Tensor|float,  # what differences are divided by on the way
+)->Tensor:               # (m,) in the working dtype
+    "Lengths of edges, in operations that can be differentiated again and again."
+    i, j = (x.index_select(0, end).to(working_dtype(x)) for end in edges.T)
+    squares = ((i - j)/scale).square().sum(1)
+    apart = squares > 0
+    return torch.where(apart, torch.where(apart, squares, 1.).sqrt(), 0.)*scale
 
 
 class EdgeLengths(torch.autograd.Function):
-    "Lengths of edges by differences; only the differences are kept."
+    "Lengths of edges by differences, which serve the gradient too; second derivatives are those of `measured`."
     @staticmethod
-    def forward(ctx, x:Tensor, edges:Tensor, scale:float)->Tensor:
-        with torch.autocast(x.device.type, enabled=False):
-            ends = [x.index_select(0, end).to(working_dtype(x)) for end in edges.T]
-            difference = ends[0].sub_(ends[1])
-            if scale != 1: difference.div_(scale)
-            lengths = torch.linalg.vector_norm(difference, dim=1)
-        ctx.save_for_backward(edges, difference, lengths)
-        ctx.shape, ctx.dtype = x.shape, x.dtype
+    def forward(ctx, x:Tensor, edges:Tensor, scale:Tensor|float)->Tensor:
+        i, j = (x.index_select(0, end).to(working_dtype(x)) for end in edges.T)
+        difference = divided(i.sub_(j), scale)
+        lengths = torch.linalg.vector_norm(difference, dim=1)
+        ctx.save_for_backward(x, edges, difference, lengths)
+        ctx.scale = scale
         return lengths*scale
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, grad:Tensor):
-        edges, difference, lengths = ctx.saved_tensors
+        x, edges, difference, lengths = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return *torch.autograd.grad(measured(x, edges, ctx.scale), x, grad, create_graph=True), None, None
         unit = difference*torch.where(lengths > 0, grad/lengths, 0.)[:, None]
-        out = unit.new_zeros(ctx.shape)
-        return out.index_add_(0, edges[:, 0], unit).index_add_(0, edges[:, 1], unit, alpha=-1).to(ctx.dtype), None, None
+        out = unit.new_zeros(x.shape)
+        return out.index_add_(0, edges[:, 0], unit).index_add_(0, edges[:, 1], unit, alpha=-1).to(x.dtype), None, None
 
 
 def edge_lengths(
-    x:Tensor,       # (n, d) points
-    edges:Tensor,   # (m, 2) int64
-    scale:float=1., # what differences are divided by on the way
-)->Tensor:          # (m,) in the working dtype; a zero length has zero gradient
+    x:Tensor,              # (n, d) points
+    edges:Tensor,          # (m, 2) int64
+    scale:Tensor|float=1., # what differences are divided by on the way
+)->Tensor:                 # (m,) in the working dtype; a zero length has zero gradient
     "Lengths by differences, differentiable through both ends."
-    return EdgeLengths.apply(x, edges, scale)
+    with torch.autocast(x.device.type, enabled=False): return EdgeLengths.apply(x, edges, scale)
 
 
 def h0_bars(
@@ -191,7 +235,9 @@ def h0_bars(
 )->Tensor:               # (n-1,) float32 (float64 for float64 `x`) bars in no particular order; differentiable
     "The 0-dimensional Vietoris–Rips barcode of `x`: the edge lengths of its Euclidean minimum spanning tree."
     x = as_points(x, min_points=1, min_dims=1)
-    scale = power_of_two(x)
+    largest = largest_entry(x)
+    check_finite(largest.item())
+    scale = power_of_two(largest)
     return edge_lengths(x, spanning_forest(x, scale), scale)
 
 # %% ../nbs/11_topology.ipynb #302418c0
@@ -214,11 +260,18 @@ def persistent_entropy(
 )->Tensor:                  # () in [0, ln m], in nats, or in [0, 1]; differentiable; 0 for fewer than two bars above zero
     "Persistent entropy of a barcode (*Shrink the longest*, Section 3)."
     bars = check_bars(bars)
+    return entropy_of(bars[bars > 0], len(bars) if normalize else 1)
+
+
+def entropy_of(
+    bars:Tensor, # (m,) lengths that are known to be above zero, m ≥ 0
+    count:int=1, # the entropy is divided by ln `count` if that is not 0
+)->Tensor:       # (); differentiable; 0 for fewer than two bars
+    "Persistent entropy without checks."
     with torch.autocast(bars.device.type, enabled=False):
-        alive = bars[bars > 0]
-        p = alive/alive.sum()
+        p = bars/bars.sum()
         entropy = -(p*p.log()).sum()
-        return entropy/math.log(len(bars)) if normalize and len(bars) > 1 else entropy
+        return entropy/math.log(count) if count > 1 else entropy
 
 # %% ../nbs/11_topology.ipynb #cc590445
 SELECTIONS = ("atienza", "released", "none")
@@ -260,6 +313,15 @@ def count_features(
         m = np.concatenate([m[:i if released else i-1], m[-2:]])
 
 
+def features_of(
+    bars:np.ndarray, # (m,) lengths, not negative
+    selection:str,   # "atienza", "released" or "none"
+)->np.ndarray:       # (k,) numbers of the features, longest first
+    "Which bars are features."
+    order = np.argsort(-bars, kind="stable")[:np.count_nonzero(bars)]
+    return order if selection == "none" else order[:count_features(bars[order], selection)]
+
+
 def select_bars(
     bars:Tensor|np.ndarray,  # (m,) lengths, not negative
     selection:str="atienza", # "atienza", "released" (as the paper's code), or "none" for all bars above zero
@@ -267,24 +329,28 @@ def select_bars(
     "The bars that are topological features (*Shrink the longest*, Section 3)."
     if selection not in SELECTIONS: raise ValueError(f"`selection` must be one of {SELECTIONS}, not {selection!r}")
     bars = check_bars(bars)
-    values = bars.detach().double().cpu().numpy()
-    order = np.argsort(-values, kind="stable")[:np.count_nonzero(values)]
-    if selection != "none": order = order[:count_features(values[order], selection)]
-    return bars[torch.from_numpy(order).to(bars.device)]
+    chosen = features_of(bars.detach().cpu().double().numpy(), selection)
+    return bars[torch.from_numpy(chosen).to(bars.device)]
 
 # %% ../nbs/11_topology.ipynb #1669c9b0
-def class_bars(
+def class_features(
     x:Tensor,                # (n, d) points, n ≥ 1
     labels:Tensor|None=None, # (n,) integers; None for one class
-)->list[Tensor]:             # the bars of each class, by ascending label; differentiable
-    "The H0 barcode of every class, from one search."
+    selection:str="none",    # which bars: "atienza", "released" or "none"; see `select_bars`
+)->list[Tensor]:             # the features of each class, longest first; differentiable
+    "The features of every class, by ascending label: one search, and one transfer from an accelerator to its host."
     x = as_points(x, min_points=1)
-    if labels is None: return [h0_bars(x)]
-    names, groups = labels.to(x.device).unique(return_inverse=True)
-    scale = power_of_two(x)
-    edges = spanning_forest(x, scale, groups)
-    bars, owner = edge_lengths(x, edges, scale), groups[edges[:, 0]]
-    return [bars[owner == g] for g in range(len(names))]
+    groups = torch.zeros(len(x), dtype=torch.int64, device=x.device) if labels is None else labels.to(x.device).long()
+    largest = largest_entry(x)
+    scale = power_of_two(largest)
+    edges = rooted_forest(x, scale, groups)
+    bars, owner = edge_lengths(x, edges, scale), torch.searchsorted(groups.sort().values, groups)[edges[:, 0]]
+    values, owner, (largest, *_) = torch.stack([bars.detach(), owner.to(bars), largest.expand_as(bars)]).cpu().double().numpy()
+    check_finite(largest)
+    classes = [np.flatnonzero(owner == number) for number in np.unique(owner)]
+    chosen = [rows[features_of(values[rows], selection)] for rows in classes]
+    index = torch.from_numpy(np.concatenate(chosen)).to(bars.device)
+    return list(bars[index].split([len(rows) for rows in chosen]))
 
 # %% ../nbs/11_topology.ipynb #9a284690
 label_faults = ("", "`labels` are missing: the penalty is computed class by class; give them, or use by_class=False",
@@ -331,6 +397,19 @@ def global_batch(
     return torch.cat(parts), torch.cat(all_rows(labels.to(x.device).long(), counts, group)) if by_class else None
 
 # %% ../nbs/11_topology.ipynb #2313dd5b
+class PreparedPenalty(torch.autograd.Function):
+    "A value that is known already, with the gradient that is known too."
+    @staticmethod
+    def forward(ctx, x:Tensor, value:Tensor, gradient:Tensor)->Tensor:
+        ctx.save_for_backward(gradient)
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, grad:Tensor):
+        if torch.is_grad_enabled(): raise RuntimeError("a prepared penalty has no second derivatives: call it without `prepare` where they are needed")
+        return grad*ctx.saved_tensors[0], None, None
+
+
 class EntropyRegularizer(Regularizer):
     "Minus the persistent entropy of the [CLS] states of every class (*Shrink the longest*, Section 4)."
     def __init__(self,
@@ -352,8 +431,8 @@ class EntropyRegularizer(Regularizer):
     )->Tensor:               # () ≤ 0, of all processes
         "Minus the sum of the classes' entropies."
         x, labels = global_batch(x, labels, all_processes() if self.scope == "global" else None, self.by_class)
-        bars = [select_bars(b, self.selection) for b in class_bars(x, labels)]
-        return -torch.stack([persistent_entropy(b, self.normalize) for b in bars]).sum()
+        features = class_features(x, labels, self.selection)
+        return -torch.stack([entropy_of(bars, len(bars) if self.normalize else 1) for bars in features]).sum()
 
     def forward(self, states:HiddenStates, labels:Tensor|None=None)->Tensor: # () float32 ≤ 0
         "-Σ_c H of the batch, or of the whole update after `prepare`."
@@ -378,8 +457,7 @@ class EntropyRegularizer(Regularizer):
         if x.shape != expected.shape or (x.detach() - expected).norm() > 0.02*expected.norm():
             self.waiting = []
             raise ValueError("`states` differ from those given to `prepare`: use the same micro-batches in the same order, and restore the random state before them")
-        shared = (x*gradient).sum()
-        return self.value + (shared - shared.detach())
+        return PreparedPenalty.apply(x, self.value, gradient)
 
     def keep(self, states:HiddenStates, labels:Tensor|None=None)->None:
         "Keep the [CLS] states of a micro-batch, with their graph, for `kept`."

@@ -1,9 +1,11 @@
-"The entropy penalty on two gloo processes against one: value, gradient, micro-batches, errors."
+"Trees and neighbours where a notebook cannot go: two processes, coarse products, an accelerator."
 import pytest
 import torch
 
+from istar_nb.dimension import gride, neighbor_distances, two_nn
 from istar_nb.regularizers import HiddenStates
-from istar_nb.topology import EntropyRegularizer, boruvka, h0_bars, prim, spanning_forest
+from istar_nb.topology import EntropyRegularizer, boruvka, h0_bars, persistent_entropy, prim, select_bars, spanning_forest
+from simulated import Accelerator
 from two_processes import on_two
 
 rows, dims = 50, 24
@@ -98,6 +100,71 @@ def test_both_searches_agree_on_clouds_with_ties(number):
     torch.testing.assert_close(h0_bars(x).sort().values.double(), expected, rtol=1e-6, atol=0)
     groups = torch.randint(4, (n,), generator=generator)
     assert len(spanning_forest(x, groups=groups)) == n - len(groups.unique())
+
+
+def in_bfloat16(product):
+    "`product` as a CPU with units for bfloat16 computes it, where they are allowed: its factors are rounded."
+    def rounded(added, a, b, **options):
+        if torch.backends.mkldnn.matmul.fp32_precision == "bf16" and a.dtype == torch.float32: a, b = a.bfloat16().float(), b.bfloat16().float()
+        return product(added, a, b, **options)
+    return rounded
+
+
+def all_pairs(x): return torch.cdist(x.double(), x.double(), compute_mode="donot_use_mm_for_euclid_dist")
+
+
+@pytest.fixture
+def coarse(request, monkeypatch):
+    "An owner of settings, set so that products have few digits, as if on a CPU with units for them."
+    monkeypatch.setattr(torch, "addmm", in_bfloat16(torch.addmm))
+    request.param.fp32_precision = "bf16"
+    yield request.param
+    request.param.fp32_precision = "none"
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.parametrize("coarse", (torch.backends, torch.backends.mkldnn, torch.backends.mkldnn.matmul), indirect=True)
+@pytest.mark.parametrize("d", (2, 5, 64, 512))
+def test_neighbours_and_trees_are_exact_with_coarse_products(d, coarse):
+    x = torch.randn(700, d, generator=torch.Generator().manual_seed(d))*torch.logspace(0, -2, d) + 3
+    distances = all_pairs(x)
+    i, j = prim(distances.numpy()).T
+    square = torch.addmm(torch.zeros(700), x, x.T)
+    assert (square - x @ x.T).abs().max() > 1e-4*square.abs().max()
+    nearest = distances.fill_diagonal_(torch.inf).topk(3, largest=False).values
+    torch.testing.assert_close(neighbor_distances(x, 3).double(), nearest, rtol=1e-6, atol=0)
+    torch.testing.assert_close(h0_bars(x).double().sort().values, all_pairs(x)[i, j].sort().values, rtol=1e-6, atol=0)
+    assert coarse.fp32_precision == "bf16"
+
+
+@pytest.mark.parametrize("float64", (True, False))
+def test_neighbours_and_trees_on_an_accelerator(float64):
+    generator = torch.Generator().manual_seed(0)
+    cloud = torch.randn(200, 12, generator=generator)
+    cloud[150:] = cloud[:50]    # doubles
+    labels = torch.randint(3, (200,), generator=generator)
+    def values(x, labels):
+        x = x.detach().requires_grad_()
+        bars = h0_bars(x)
+        penalties = [EntropyRegularizer(rule)(HiddenStates([x[:, None]], torch.ones(200, 1, device=x.device)), labels) for rule in ("atienza", "released", "none")]
+        found = [two_nn(x), *gride(x, 16), bars.sort().values, persistent_entropy(bars), select_bars(bars), *penalties]
+        return [value.detach().cpu() for value in found] + [torch.autograd.grad(sum(penalties), x)[0].cpu()]
+    expected = values(cloud, labels)
+    with Accelerator(float64=float64) as sim: found = values(cloud.to(sim.device), labels.to(sim.device))
+    for a, b in zip(found, expected, strict=True): torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", (dict(), dict(selection="released", normalize=True), dict(selection="none", by_class=False)))
+@pytest.mark.parametrize("micro", (1, 2))
+def test_the_entropy_penalty_makes_the_host_wait_twice_at_most(options, micro):
+    x, labels = torch.randn(64, 1, 16, generator=torch.Generator().manual_seed(0)), torch.arange(64) % 7
+    with Accelerator() as sim:
+        leaf, labels, penalty = x.to(sim.device).requires_grad_(), labels.to(sim.device), EntropyRegularizer(**options)
+        batch = HiddenStates([leaf], torch.ones(64, 1, device=sim.device)), labels
+        if micro > 1: penalty.prepare([batch]*micro)
+        sim.waits.clear()
+        penalty(*batch).backward()
+    assert sum(sim.waits.values()) <= 2, sim.waits
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
