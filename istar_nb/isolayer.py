@@ -11,6 +11,7 @@ __all__ = ['ACTIVATIONS', 'TRANSFORMS', 'KEEP', 'LOSSES', 'IsoLayer', 'isotropy_
 # %% ../nbs/12_isolayer.ipynb #b1a7b2a2
 import copy
 import json
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -74,8 +75,9 @@ class JointLoss(nn.Module):
         super().__init__()
         if not 0 < smoothing < 1: raise ValueError(f"`smoothing` must lie in (0, 1), not {smoothing}")
         self.smoothing, self.scope = smoothing, check_scope(scope)
-        self.register_buffer("means", torch.zeros(2))
+        self.register_buffer("means", torch.zeros(2, dtype=torch.float32))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.begun = False   # whether the averages are known to be positive, which then need not be looked at again
 
     def forward(self,
         task_loss:Tensor,      # () L₁ > 0
@@ -84,14 +86,19 @@ class JointLoss(nn.Module):
         "The joint loss of a batch, which in train mode then enters the averages."
         losses = torch.stack([task_loss.float(), isotropy_loss.float()])
         values = self.over_processes(losses.detach())
-        means = torch.where(self.count == 0, values, self.means)
-        if self.count == 0 and not (means > 0).all(): raise ValueError(f"the first losses must be positive, and are {values.tolist()}")
+        means = torch.where(self.count == 0, values, self.means.float())
+        if not self.begun and not (means > 0).all(): raise ValueError(f"the first losses must be positive, and are {means.tolist()}")
         joint = (losses*(means.mean()/means)).mean()
         if self.training:
             weight = self.smoothing/(1 + self.count)
             self.means.copy_(values*weight + means*(1 - weight))
             self.count += 1
+            self.begun = True
         return joint
+
+    def _load_from_state_dict(self, *args):
+        self.begun = False
+        super()._load_from_state_dict(*args)
 
     def over_processes(self, values:Tensor)->Tensor:
         "Losses averaged over processes."
@@ -121,29 +128,36 @@ class IsoBN(nn.Module):
         if dim < 2: raise ValueError(f"`dim` must be at least 2, not {dim}")
         if not 0 < momentum <= 1: raise ValueError(f"`momentum` must lie in (0, 1], not {momentum}")
         self.settings = dict(dim=dim, momentum=momentum, eps=eps, bias_correction=bias_correction, scope=check_scope(scope))
-        self.register_buffer("cov", torch.zeros(dim, dim))
-        self.register_buffer("std", torch.zeros(dim))
+        self.register_buffer("cov", torch.zeros(dim, dim, dtype=torch.float32))
+        self.register_buffer("std", torch.zeros(dim, dtype=torch.float32))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
 
     @torch.no_grad()
     def update(self,
-        x:Tensor, # (n, d) a batch; n ≥ 2 over all processes
+        x:Tensor, # (n, d) a batch; with n < 2 over all processes it is passed over
     )->None:
         "Take a batch into the running averages."
         group, rate = all_processes() if self.settings["scope"] == "global" else None, self.settings["momentum"]
         moments = Moments(self.settings["dim"], x.device).update(x.float())
         if group is not None: moments.all_reduce(group)
-        if moments.count < 2: raise ValueError(f"`x` has {moments.count} points, and statistics of a batch need at least 2")
+        if moments.count < 2: return warnings.warn("a batch of fewer than 2 points has no statistics: IsoBN keeps those that it has", stacklevel=2)
         cov = moments.scatter/moments.count
         self.cov.lerp_(cov.to(self.cov), rate)
         self.std.lerp_(cov.diagonal().clamp(min=0).sqrt().to(self.std), rate)
         self.count += 1
 
+    def _apply(self, fn, recurse:bool=True)->"IsoBN":
+        "Move as any module does; `half()` and the like leave the statistics in float32, where small steps still count."
+        before = self.cov, self.std
+        super()._apply(fn, recurse)
+        if self.cov.dtype != torch.float32: self.cov, self.std = (old.to(new.device) for old, new in zip(before, (self.cov, self.std)))
+        return self
+
     @torch.no_grad()
     def scales(self)->Tensor: # (d,) float32, positive; ones before the first batch
         "What every dimension is multiplied with."
         eps, seen = self.settings["eps"], 1 - (1-self.settings["momentum"])**self.count if self.settings["bias_correction"] else 1.
-        cov, std = self.cov.float()/seen, self.std.float()/seen
+        cov, std = self.cov/seen, self.std/seen
         outer = torch.outer(std, std)
         rho = torch.where(outer > 0, cov/outer, 0.).clamp(-1, 1)
         theta = (rho.square().mean(1)*std + eps)**-0.5
@@ -221,7 +235,7 @@ class ClsModel(nn.Module):
         "Loss, logits, embedding, and the encoder's states if asked for."
         from transformers.modeling_outputs import SequenceClassifierOutput
         out = self.encoder(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=output_hidden_states, return_dict=True, **inputs)
-        embedding = token_states(out.last_hidden_state, attention_mask, self.token)
+        embedding = token_states(out.last_hidden_state, attention_mask, self.token).to(self.head.weight.dtype)
         if self.transform is not None: embedding = self.transform(embedding)
         logits = self.head(self.dropout(embedding))
         result = SequenceClassifierOutput(loss=None if labels is None else self.task_loss(logits, labels), logits=logits,
@@ -305,7 +319,7 @@ def split_indices(
 )->tuple[list[int],list[int]]: # ascending
     "The 70/30 split of the training examples (Section 4.1), drawn before fine-tuning."
     if not 0 < fraction < 1: raise ValueError(f"`fraction` must lie in (0, 1), not {fraction}")
-    order, second = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist(), round(n*fraction)
+    order, second = torch.randperm(n, generator=torch.Generator().manual_seed(seed), device="cpu").tolist(), round(n*fraction)
     return sorted(order[second:]), sorted(order[:second])
 
 # %% ../nbs/12_isolayer.ipynb #1f036de2
@@ -365,8 +379,8 @@ def train_epoch(
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        logs.append([task.item(), isotropy.item(), loss.item()])
-    return dict(zip(("task_loss", "isotropy_loss", "loss"), torch.tensor(logs).mean(0).tolist()))
+        logs.append(torch.stack([task, isotropy, loss]).detach())
+    return dict(zip(("task_loss", "isotropy_loss", "loss"), torch.stack(logs).mean(0).tolist()))
 
 
 def train_isolayer(
@@ -396,7 +410,7 @@ def train_isolayer(
     optimizer = torch.optim.AdamW(model.transform.parameters(), lr=lr, weight_decay=weight_decay)
     generator, best = torch.Generator().manual_seed(seed), None
     for epoch in range(1, epochs+1):
-        order = torch.randperm(len(train.x), generator=generator).to(device)
+        order = torch.randperm(len(train.x), generator=generator, device="cpu").to(device)
         losses = train_epoch(model, train, combine, optimizer, order.tensor_split(max(1, round(len(order)/max(3, batch_size)))))
         history.append(dict(epoch=epoch, **losses, **judge(model, held_out, metric)))
         now = rank(history[-1], history[0]["score"], keep, tolerance)

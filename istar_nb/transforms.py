@@ -6,13 +6,16 @@
 __all__ = ['NormMoments', 'checked', 'directions', 'MomentTransformer', 'Whitening', 'AllButTheTop']
 
 # %% ../nbs/13_transforms.ipynb #c72c78af
+import copy
+
 import numpy as np
 import torch
+import torch.distributed as dist
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from .covariance import Moments
+from .covariance import Moments, scalar_dtype
 
 # %% ../nbs/13_transforms.ipynb #f02a3824
 class NormMoments(Moments):
@@ -20,10 +23,10 @@ class NormMoments(Moments):
     cubic, quartic = 0., 0.
 
     def update(self,
-        x:Tensor|np.ndarray, # (n, d) points, n ≥ 0; taken in as float64
+        x:Tensor|np.ndarray, # (n, d) points, n ≥ 0; taken in as float64 where there is one
     )->"NormMoments":        # itself
         "Take in a batch of points."
-        x = x.detach().double() if isinstance(x, Tensor) else torch.from_numpy(np.array(x, np.float64))
+        x = x.detach().to(scalar_dtype(x)) if isinstance(x, Tensor) else torch.from_numpy(np.array(x, np.float64))
         part = NormMoments(self.d)
         Moments.update(part, x)
         if part.count == 0: return self
@@ -51,6 +54,29 @@ class NormMoments(Moments):
         sums = zip(self.moved(-delta*other.count), other.moved(delta*self.count))
         self.cubic, self.quartic = (a + b for a, b in sums)
         return super().merge(other)
+
+    def all_reduce(self,
+        group:"dist.ProcessGroup|None"=None, # processes; None for all of them
+    )->"NormMoments":                        # itself, now of the points of all processes
+        "Take in the points that every other process has seen; each process must call it, and know `d`."
+        own = copy.copy(self)
+        super().all_reduce(group)
+        cubic, quartic = own.moved(own.mean - self.mean) if own.count else self.mean.new_zeros(len(self.mean)+1).split([len(self.mean), 1])
+        sums = torch.cat([cubic, quartic.view(1)])
+        dist.all_reduce(sums, group=group)
+        self.cubic, self.quartic = sums[:-1], sums[-1]
+        return self
+
+    def state_dict(self)->dict: # of `Moments`, with cubic (d,) and quartic () tensors
+        "What to save; `load_state_dict` takes it back."
+        return super().state_dict() | (dict(cubic=self.cubic, quartic=self.quartic) if self.count else {})
+
+    def load_state_dict(self, state:dict)->None: # as `state_dict` gave it
+        "Forget everything and take the saved state."
+        if lacking := [name for name in ("cubic", "quartic") if state and name not in state]:
+            raise ValueError(f"`state` has no {' and no '.join(lacking)}: it holds `Moments`, which know no fourth powers")
+        super().load_state_dict(state)
+        self.cubic, self.quartic = state.get("cubic", 0.), state.get("quartic", 0.)
 
     def ledoit_wolf(self)->float: # in [0, 1]
         "Coefficient of the shrinkage toward (tr S/d) I (Ledoit & Wolf 2004)."

@@ -10,9 +10,10 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch.nn.parallel import DistributedDataParallel
 
 from istar_nb.encoders import forward_with_states, load_encoder
-from istar_nb.isolayer import ClsModel, Features, IsoBN, JointLoss, cls_features, make_transform, split_indices, train_isolayer
+from istar_nb.isolayer import ClsModel, Features, IsoBN, IsoLayer, JointLoss, cls_features, make_transform, split_indices, train_isolayer
 from istar_nb.tasks import Collator, encode, load_task
 from istar_nb.transforms import AllButTheTop, NormMoments, Whitening
+from simulated import Accelerator
 
 families = ("bert", "albert", "distilbert", "roberta", "gpt2")
 
@@ -106,12 +107,12 @@ def test_split_is_70_30_and_repeatable():
 
 def test_bf16_autocast_through_accelerate():
     "The extra field survives accelerate's conversion of outputs; IsoBN's statistics stay float32."
-    from accelerate import Accelerator
+    import accelerate
     from accelerate.state import AcceleratorState, GradientState
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
     encoder, tokenizer = load_encoder("tiny-bert")
-    model = Accelerator(mixed_precision="bf16", cpu=True).prepare(ClsModel(encoder, 8, IsoBN(32)))
+    model = accelerate.Accelerator(mixed_precision="bf16", cpu=True).prepare(ClsModel(encoder, 8, IsoBN(32)))
     out = model.train()(**batches(tokenizer)[0], output_hidden_states=True)
     out.loss.backward()
     assert out.embedding.dtype == out.logits.dtype == torch.float32 and "hidden_states" in out
@@ -162,6 +163,68 @@ def test_two_processes_normalize_as_one(tmp_path):
         torch.testing.assert_close(result["means"], joint.means)
         assert result["count"] == 3
     assert torch.equal(results[0]["cov"], results[1]["cov"]) and not torch.equal(results[0]["local"], results[1]["local"])
+
+
+def norm_moments_on_two(rank):
+    "Moments with fourth powers of unequal shares, one of them empty at first."
+    x = cloud().double()**2
+    moments = [NormMoments(dims).update(x[:first] if rank == 0 else x[first:]).all_reduce() for first in (50, 40)]
+    return [(m.count, m.mean, m.scatter, m.cubic, m.quartic) for m in moments]
+
+
+def test_fourth_powers_travel_between_processes(tmp_path):
+    one = NormMoments().update(cloud().double()**2)
+    for result in on_two(norm_moments_on_two, tmp_path):
+        for found in result:
+            for a, b in zip(found, (one.count, one.mean, one.scatter, one.cubic, one.quartic), strict=True):
+                torch.testing.assert_close(torch.as_tensor(a), torch.as_tensor(b), rtol=1e-9, atol=1e-6)
+
+
+def test_a_saved_joint_loss_goes_on():
+    "Averages, and the look at their start, come back with the state."
+    joint, again = JointLoss(), JointLoss()
+    joint(torch.tensor(2.), torch.tensor(8.))
+    again.load_state_dict(joint.state_dict())
+    for a in (1., 3.): assert joint(torch.tensor(a), torch.tensor(8.)) == again(torch.tensor(a), torch.tensor(8.))
+    again.load_state_dict(JointLoss().state_dict())
+    with pytest.raises(ValueError, match="must be positive"): again(torch.tensor(0.), torch.tensor(8.))
+
+
+def steps_on(device, make):
+    "Two training steps of a transform and a head with `make`'s loss: outputs and state."
+    torch.manual_seed(0)
+    transform, head, joint = make().to(device), torch.nn.Linear(dims, 2).to(device), JointLoss().to(device)
+    x, labels = cloud().to(device), (torch.arange(rows) % 2).to(device)
+    for _ in range(2):
+        y = transform(x)
+        task = torch.nn.functional.cross_entropy(head(y.float()), labels)
+        loss = task if isinstance(transform, IsoBN) else joint(task, y.square().mean())
+        loss.backward()
+    return [y, loss, *transform.state_dict().values(), *joint.state_dict().values()]
+
+
+@pytest.mark.parametrize("make", (lambda: IsoBN(dims), lambda: IsoLayer(dims, 2, "gelu")))
+@pytest.mark.parametrize("float64", (True, False))
+def test_transforms_on_an_accelerator(make, float64):
+    expected = steps_on("cpu", make)
+    with Accelerator(float64=float64) as sim: found = [value.detach().cpu() for value in steps_on(sim.device, make)]
+    for a, b in zip(found, expected, strict=True): torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("make, allowed", ((lambda: IsoBN(dims), 2), (lambda: IsoLayer(dims, 2, "gelu"), 0)))
+def test_transforms_and_the_joint_loss_hardly_make_the_host_wait(make, allowed):
+    with Accelerator() as sim:
+        steps_on(sim.device, make)
+        waits = dict(sim.waits)
+    started = sum(count for wait, count in waits.items() if "begun" in wait.place)    # the look at the first losses
+    assert started <= 2 and sum(waits.values()) - started <= 2*allowed, waits          # of two steps
+
+
+@pytest.mark.parametrize("float64", (True, False))
+def test_moments_with_fourth_powers_on_an_accelerator(float64):
+    x = cloud().double()
+    with Accelerator(float64=float64) as sim: found = NormMoments().update(x.float().to(sim.device)[:20]).update(x.float().to(sim.device)[20:]).ledoit_wolf()
+    assert found == pytest.approx(NormMoments().update(x).ledoit_wolf(), rel=1e-2)
 
 
 @parametrize_with_checks([Whitening(), Whitening("zca", "auto"), Whitening(shrinkage=0.2, n_components=2), AllButTheTop(), AllButTheTop(0)])
