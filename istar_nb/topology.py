@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .covariance import as_points, working_dtype
+from .covariance import as_points, from_numpy, working_dtype
 from .dimension import product_error
 from .regularizers import HiddenStates, Regularizer, all_processes
 
@@ -245,7 +245,7 @@ def check_bars(
     bars:Tensor|np.ndarray, # what came
 )->Tensor:                  # (m,) in the working dtype
     "`bars` as a tensor, or an error if they are no lengths."
-    if isinstance(bars, np.ndarray): bars = torch.from_numpy(bars)
+    if isinstance(bars, np.ndarray): bars = from_numpy(bars, "bars")
     if not isinstance(bars, Tensor): raise TypeError(f"`bars` must be a torch tensor or NumPy array, not {type(bars).__name__}")
     if not bars.is_floating_point(): raise TypeError(f"`bars` must be floating point, not {bars.dtype}")
     if bars.ndim != 1: raise ValueError(f"`bars` must be (m,) lengths, but has shape {tuple(bars.shape)}")
