@@ -218,7 +218,7 @@ class Measurement:
         except ValueError as e: return dict(count=self.metrics.count, reason=str(e))
 
 
-@torch.inference_mode()
+@torch.no_grad()    # what a model keeps of a pass in inference mode, such as rotary angles, could not be trained with later
 def measure_model(
     model:nn.Module,                # a Hugging Face model
     batches:Iterable[dict],         # from `text_batches`
@@ -387,5 +387,9 @@ def measure_page(
 )->str:                             # a complete HTML document
     "The report as one self-contained page."
     sections = [Section(model, gaps(layers), *measure_table(layers)) for model, layers in found.items()]
-    figure = [Section("By layer", figure=png_bytes(measure_figure(found)), caption="Bars are two standard errors.")] if max(map(len, found.values())) > 1 else []
+    from matplotlib import pyplot as plt
+    figure = []
+    if max(map(len, found.values())) > 1:
+        figure = [Section("By layer", figure=png_bytes(fig := measure_figure(found)), caption="Bars are two standard errors.")]
+        plt.close(fig)
     return html_page(f"Isotropy of {' and '.join(found)}", [*figure, *sections, Section("What the columns mean", columns=["column", "meaning"], rows=measure_notes)], lead=source, footer=footer)

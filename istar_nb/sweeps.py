@@ -544,7 +544,7 @@ class Monitor:
         "Print an event, unless it is a start."
         r = event.record
         if event.kind == "started": return
-        text = f"put back, {event.note.splitlines()[0]}" if event.kind == "again" else "another sweep is at it" if r is None else f"{r.metric} {r.score:.4f}" if r.status == "done" else r.error.strip().splitlines()[-1]
+        text = f"put back, {event.note.splitlines()[0]}" if event.kind == "again" else "another sweep is at it" if r is None else f"{r.metric} {'undefined' if r.score is None else f'{r.score:.4f}'}" if r.status == "done" else r.error.strip().splitlines()[-1]
         print(f"[{self.finished} of {self.todo}{self.left()}] {r.status if r else 'later'}: {label(event.config)}: {text}", flush=True)
 
     def left(self)->str:

@@ -333,8 +333,8 @@ def geometry(moments:list[Moments], directions:Tensor, cls:list[Tensor], embeddi
 
 
 def rounded(value, digits:int=6):
-    "Plain numbers at the precision that a record keeps."
-    if isinstance(value, float): return float(f"{value:.{digits}g}")
+    "Plain numbers at the precision that a record keeps; None for what is undefined, such as a correlation with a constant."
+    if isinstance(value, float): return float(f"{value:.{digits}g}") if math.isfinite(value) else None
     if isinstance(value, dict): return {k: rounded(v, 4 if k == "mean_activation" else digits) for k, v in value.items()}
     return [rounded(v, digits) for v in value] if isinstance(value, list) else value
 
@@ -509,7 +509,9 @@ def insert_isolayer(session:Session)->None:
     c, model, task = session.config, session.accelerator.unwrap_model(session.model), session.task
     stop = encode(session.stop_rows, task, session.tokenizer, c.max_length)
     def features(rows): return cls_features(model, (session.batch(rows, list(range(i, min(i+64, len(rows)))), share=False) for i in range(0, len(rows), 64)))
-    def metric(logits, labels): return task_metrics(task, logits.cpu(), labels.cpu())[task.metric]
+    def metric(logits, labels):
+        score = task_metrics(task, logits.cpu(), labels.cpu())[task.metric]
+        return -math.inf if math.isnan(score) else score    # an undefined score is below every other
     start = time.monotonic()
     history, best = train_isolayer(model, features(session.features), features(stop), c.depth, metric=metric, keep=c.keep, loss=c.stage_loss, epochs=c.stage_epochs, seed=c.seed)
     if session.world > 1:

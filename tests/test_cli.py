@@ -1,0 +1,311 @@
+"What `50_cli` cannot host: pipes, odd files and names, places that cannot be written, other terminals, an accelerator."
+import gzip
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from simulated import Accelerator
+
+from istar_nb import encoders, reports, tasks, training
+from istar_nb.cli import main
+from istar_nb.encoders import load_encoder
+from istar_nb.runs import iterate_records
+from istar_nb.tasks import TASKS, load_task
+
+SENTENCES = [row["sentence"] for row in load_task("stdlib-docs").train[:3000]]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    "Run `istar` in this process and in a temporary folder; returns its exit code and what it printed."
+    monkeypatch.chdir(tmp_path)
+    def run(*words):
+        torch.manual_seed(0)    # tiny models are drawn at random
+        try: main([*map(str, words)])
+        except SystemExit as stop: return stop.code, "".join(capsys.readouterr())
+        return 0, "".join(capsys.readouterr())
+    return run
+
+
+@pytest.fixture
+def measure(run):
+    "Measure with a tiny model; returns what the JSON holds."
+    def measure(*words):
+        code, said = run("measure", "--model", "tiny-bert", "--no-progress", *words)
+        assert code == 0, said
+        return json.loads(Path("isotropy/isotropy.json").read_text(encoding="utf-8"))
+    return measure
+
+
+def start(*words, **more)->subprocess.CompletedProcess:
+    "`istar` in a process of its own."
+    program = [sys.executable, "-c", "from istar_nb.cli import main; main()"]
+    return subprocess.run([*program, *map(str, words)], capture_output=True, timeout=300, **more)
+
+
+# Texts ---------------------------------------------------------------------------------------------------------------
+
+def fifo(content:bytes, folder:Path)->Path:
+    "A named pipe that gives its content once."
+    path = folder/"pipe"
+    os.mkfifo(path)
+    threading.Thread(target=path.write_bytes, args=(content,), daemon=True).start()
+    return path
+
+
+def descriptor(content:bytes, folder:Path)->Path:
+    "What a shell makes of <(...)."
+    end, start = os.pipe()
+    def write():
+        with open(start, "wb") as file: file.write(content)
+    threading.Thread(target=write, daemon=True).start()
+    return Path(f"/dev/fd/{end}")
+
+
+@pytest.mark.parametrize("pipe", [fifo, descriptor])
+@pytest.mark.parametrize("compare", [False, True], ids=["once", "twice"])
+def test_a_pipe_gives_all_its_texts(pipe, compare, measure, tmp_path):
+    texts = SENTENCES[:300] if compare else SENTENCES
+    content, more = "\n".join(texts).encode(), ["--compare", "tiny-gpt2"]*compare
+    Path("file.txt").write_bytes(content)
+    piped, stored = measure("--text", pipe(content, tmp_path), *more), measure("--text", "file.txt", *more)
+    assert piped["measures"] == stored["measures"] and piped["source"].startswith(f"{len(texts):,} texts")
+
+
+@pytest.fixture
+def standard_input():
+    "Put something else in the place of this process's standard input."
+    kept = os.dup(0)
+    yield lambda file: os.dup2(file.fileno(), 0)
+    os.dup2(kept, 0)
+    os.close(kept)
+
+
+@pytest.mark.parametrize("name", ["-", "/dev/stdin"])
+@pytest.mark.parametrize("words", [[], ["--compare", "tiny-gpt2"]], ids=["once", "twice"])
+def test_a_limit_ends_an_endless_standard_input(name, words, measure, standard_input):
+    with subprocess.Popen(["yes", "A line without end."], stdout=subprocess.PIPE) as endless:
+        standard_input(endless.stdout)
+        found = measure("--text", name, "--tokens", "mean", "--limit", 9, *words)
+        endless.kill()
+    assert all(layers["1"]["count"] == 9 for layers in found["measures"].values()) and found["source"].startswith("9 texts")
+
+
+@pytest.mark.parametrize("write", [
+    lambda texts: "\r\n".join(texts).encode(), lambda texts: "\n\n \n".join(texts).encode() + b"\n",
+    lambda texts: b"\xef\xbb\xbf" + "\n".join(texts).encode(), lambda texts: ("\n".join(texts) + "\n").encode()],
+    ids=["CRLF", "blank lines", "byte order mark", "final newline"])
+def test_how_lines_end_does_not_matter(write, measure):
+    texts = [*SENTENCES[:20], "Grüße an 世界"]
+    Path("plain.txt").write_text("\n".join(texts), encoding="utf-8")
+    Path("other.txt").write_bytes(write(texts))
+    plain, other = (measure("--text", f"{name}.txt")["measures"] for name in ("plain", "other"))
+    assert plain == other
+
+
+@pytest.mark.parametrize("content, message", [
+    (b"", "no text"), (b"\n \r\n\t\n", "no text"), ("one\ntwo\nGrüße".encode("latin-1"), "not UTF-8 in line 3"), ("one\ntwo".encode("utf-16"), "not UTF-8 in line 1"),
+    (gzip.compress(b"one\ntwo"), "not UTF-8 in line 1"), (None, "is a folder")], ids=["empty", "blank", "latin-1", "UTF-16", "gzip", "folder"])
+def test_a_file_without_texts_is_refused(content, message, run):
+    if content is None: Path("odd.txt").mkdir()
+    else: Path("odd.txt").write_bytes(content)
+    code, said = run("measure", "--model", "tiny-bert", "--text", "odd.txt", "--no-progress")
+    assert code == 2 and "odd.txt" in said and message in said and not Path("isotropy").exists()
+
+
+def test_a_file_that_cannot_be_read_is_named(run):
+    Path("secret.txt").write_text("One.")
+    Path("secret.txt").chmod(0)
+    if os.access("secret.txt", os.R_OK): pytest.skip("this user may read everything")
+    code, said = run("measure", "--text", "secret.txt")
+    assert code == 2 and "secret.txt" in said
+
+
+# What has no measure -------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("tokens, texts", [("cls", SENTENCES[:30]), ("cls", SENTENCES[:1]), ("mean", SENTENCES[:1]), ("mean", ["Equal."]*30), ("real", ["Equal."]*3)])
+def test_a_layer_without_a_value_is_a_gap(tokens, texts, run, measure):
+    Path("texts.txt").write_text("\n".join(texts), encoding="utf-8")
+    layers = measure("--text", "texts.txt", "--tokens", tokens)["measures"]["tiny-bert"]
+    page, printed = Path("isotropy/isotropy.html").read_text(encoding="utf-8"), run("measure", "--model", "tiny-bert", "--text", "texts.txt", "--tokens", tokens, "--no-progress")[1]
+    assert list(layers) == ["0", "1", "2", "pooled"]
+    without = {name for name, summary in layers.items() if "reason" in summary}
+    assert without if tokens != "real" else not without
+    for name in without:
+        reason = layers[name]["reason"]
+        assert set(layers[name]) == {"count", "reason"} and reason in page and reason in " ".join(printed.split()) and "–" in printed
+
+
+def test_gpt2_has_no_point_for_an_empty_text(monkeypatch, measure):
+    "Its tokenizer makes no token of a text that a task's file leaves empty."
+    rows = [dict(sentence=text) for text in ("", *SENTENCES[:20], "")]
+    monkeypatch.setattr(tasks, "load_task", lambda *args: type("Data", (), dict(task=TASKS["cola"], train=rows)))
+    found = measure("--model", "tiny-gpt2", "--task", "cola", "--tokens", "mean")
+    assert found["measures"]["tiny-gpt2"]["2"]["count"] == 20 and found["source"].startswith("22 texts")
+
+
+# Two things beside each other ----------------------------------------------------------------------------------------
+
+def test_both_things_that_are_compared_are_shown(run):
+    for folder in ("a", "b"):
+        Path(folder).mkdir()
+        np.save(f"{folder}/x.npy", np.random.default_rng(len(folder)).normal(size=(60, 8)))
+    Path("texts.txt").write_text("\n".join(SENTENCES[:20]))
+    def labels(*words):
+        code, said = run("measure", *words, "--no-progress")
+        assert code == 0, said
+        names, page = list(json.loads(Path("isotropy/isotropy.json").read_text())["measures"]), Path("isotropy/isotropy.html").read_text()
+        assert all(name in said and page.count(f"<h2>{name}</h2>") == 1 for name in names)
+        return names
+    assert labels("--embeddings", "a/x.npy", "--compare", "b/x.npy") == ["a/x.npy", "b/x.npy"]
+    assert labels("--embeddings", "a/x.npy", "--compare", "a/x.npy") == ["a/x.npy (1)", "a/x.npy (2)"]
+    assert labels("--model", "tiny-bert", "--text", "texts.txt", "--compare", "tiny-bert") == ["tiny-bert (1)", "tiny-bert (2)"]
+
+
+@pytest.mark.parametrize("name", ["$a_b$ [red]x[bold] :smile:.npy", "_hidden.npy", "it's \"Käse\" &amp; <b>.npy", "[x].npy"])
+def test_names_are_shown_as_they_are(name, run):
+    import html
+    np.save(name, np.random.default_rng(0).normal(size=(60, 8)))
+    np.save("other.npy", np.random.default_rng(0).normal(size=(60, 8)))
+    code, said = run("measure", "--embeddings", name, "--compare", "other.npy")
+    assert code == 0 and name in said, said
+    page = Path("isotropy/isotropy.html").read_text(encoding="utf-8")
+    assert f"<h2>{name}</h2>" in html.unescape(page) and "<b>" not in page
+
+
+def test_a_model_folder_with_an_odd_name(run):
+    name = "m$x_1$ [bold]ö"
+    model, tokenizer = load_encoder("tiny-bert")
+    for part in (model, tokenizer): part.save_pretrained(name)
+    code, said = run("measure", "--model", name, "--compare", "tiny-bert", "--task", "stdlib-docs", "--limit", "40", "--no-progress")
+    assert code == 0 and name in said, said
+
+
+# Refused before any work ---------------------------------------------------------------------------------------------
+
+@pytest.fixture
+def no_work(monkeypatch):
+    "Fail if a model is loaded or a task read."
+    def work(*args, **kwargs): raise AssertionError("there was work before the refusal")
+    for module, name in [(encoders, "load_encoder"), (tasks, "load_task"), (training, "load_task"), (training, "load_encoder"), (reports, "measure_embeddings")]:
+        monkeypatch.setattr(module, name, work)
+
+
+@pytest.mark.parametrize("words", ["measure --task cola --max-length -5", "measure --task cola --batch-tokens -1", "measure --task cola --batch-tokens 0", "measure --task cola --limit 0",
+                                   "train --checkpoint-every -1", "train --processes 0", "sweep grid.yaml --checkpoint-every 0", "sweep grid.yaml --workers 0"])
+def test_impossible_numbers_are_refused_first(words, run, no_work):
+    Path("grid.yaml").write_text("base: {model: tiny-bert, limit: 64, epochs: 1}\nseeds: [0]\nruns: [{method: none}]\n")
+    code, said = run(*words.split())
+    assert code == 2 and words.split()[-2] in said and not Path("runs").exists(), said
+
+
+@pytest.mark.parametrize("place", ["file/below", "file", "/proc/nobody/here", "/dev/null/x", "link/x"])
+@pytest.mark.parametrize("words", ["measure --task cola --out", "demo --out", "train --save-model", "runs --root store --export"])
+def test_places_that_cannot_be_written_are_refused_first(words, place, run, no_work):
+    Path("file").write_text("")
+    Path("link").symlink_to("nowhere")
+    Path("store").mkdir()
+    code, said = run(*words.split(), f"{place}/x.csv" if "--export" in words else place)
+    assert code == 2 and words.split()[-1] in said and not Path("runs").exists(), said
+    assert Path("file").read_text() == ""
+
+
+def test_room_for_special_tokens_and_layers_are_checked_before_measuring(run):
+    for words, message in [("--max-length 2", "max_length"), ("--layers 1 3", "--layers names layer 3"), ("--compare tiny-nothing", "tiny-nothing")]:
+        code, said = run("measure", "--model", "tiny-bert", "--task", "stdlib-docs", "--no-progress", *words.split())
+        assert code == 2 and message in said and not Path("isotropy").exists()
+
+
+def test_nothing_stays_of_a_refused_command(run):
+    assert run("measure", "--task", "colour", "--out", "deep/er/folder")[0] == 2 and not list(Path().iterdir())
+
+
+# Paths ---------------------------------------------------------------------------------------------------------------
+
+def test_the_home_folder_has_its_short_name_everywhere(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(home := tmp_path/"ho me"))
+    (home/"tasks/glue/cola").mkdir(parents=True)
+    rows = "".join(json.dumps(dict(sentence=text, label=i % 2)) + "\n" for i, text in enumerate(SENTENCES[:64])).encode()
+    for split in ("train", "validation"): (home/f"tasks/glue/cola/{split}.jsonl.gz").write_bytes(gzip.compress(rows))
+    for part in load_encoder("tiny-bert"): part.save_pretrained(home/"model")
+    np.save(home/"x.npy", np.random.default_rng(0).normal(size=(60, 8)))
+    (home/"texts.txt").write_text("\n".join(SENTENCES[:20]))
+    for words in ["measure --model ~/model --text ~/texts.txt --out ~/report --no-progress", "measure --embeddings ~/x.npy --compare ~/x.npy --out ~/report",
+                  "measure --model tiny-bert --task cola --data-dir ~/tasks --out ~/report --no-progress",
+                  "train --model ~/model --task cola --data-dir ~/tasks --limit 32 --epochs 1 --root ~/runs --save-model ~/tuned --no-progress",
+                  "runs --root ~/runs --export ~/new/runs.csv"]:
+        code, said = run(*words.split())
+        assert code == 0, said
+    assert {path.name for path in home.iterdir()} >= {"report", "runs", "tuned", "new"} and not Path("~").exists()
+    assert (home/"tuned/model.safetensors").is_file() and (home/"new/runs.csv").is_file() and (home/"report/isotropy.html").is_file()
+
+
+# Stores --------------------------------------------------------------------------------------------------------------
+
+def test_a_store_that_is_not_there_is_an_error(run):
+    Path("store").mkdir()
+    Path("file").write_text("")
+    assert run("runs", "--root", "store")[0] == 0, "a store without runs is one"
+    for words in (["--root", "nowhere"], ["--root", "file"], ["--root", "store", "--against", "nowhere"], ["--root", "memory://nothing"]):
+        code, said = run("runs", *words)
+        assert code == 2 and words[-1] in said
+
+
+def test_a_sweep_with_failed_runs_says_so_by_its_exit_code(run):
+    Path("grid.yaml").write_text("base: {model: tiny-bert, limit: 64, epochs: 1}\nseeds: [0]\nruns: [{method: none}, {method: istar, lam: 1, layers: [[9]]}]\n")
+    code, said = run("sweep", "grid.yaml", "--no-progress")
+    assert code == 1 and "2 runs recorded in runs, 1 of them failed" in said
+    assert run("sweep", "grid.yaml", "--no-progress", "--dry-run")[0] == 0
+
+
+def test_an_undefined_score_is_recorded(run, tmp_path):
+    "Every label is the same, so that Pearson's correlation is 0/0 before and after training."
+    folder = tmp_path/"tasks"/TASKS["stsb"].path
+    folder.mkdir(parents=True)
+    rows = "".join(json.dumps(dict(sentence1=text, sentence2=text, label=2.5)) + "\n" for text in SENTENCES[:40]).encode()
+    for split in ("train", "validation"): (folder/f"{split}.jsonl.gz").write_bytes(gzip.compress(rows))
+    code, said = run("train", "--task", "stsb", "--model", "tiny-bert", "--epochs", "1", "--data-dir", "tasks", "--no-progress")
+    assert code == 0 and "pearson – after 1 epoch" in said, said
+    record, = iterate_records("runs")
+    assert record.status == "done" and record.score is None and all(epoch["pearson"] is None is epoch["spearman"] for epoch in record.epochs)
+    code, said = run("runs", "--where", "task=stsb")
+    assert code == 0 and "done" in said and "–" in said
+
+
+# Other terminals, another device -------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("settings", [dict(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0"), dict(PYTHONIOENCODING="latin-1", COLUMNS="40", NO_COLOR="1")], ids=["C", "narrow"])
+def test_a_report_survives_any_terminal(settings, tmp_path):
+    (tmp_path/"Käse.txt").write_text("\n".join(SENTENCES[:20]), encoding="utf-8")
+    done = start("measure", "--model", "tiny-bert", "--text", "Käse.txt", "--no-progress", cwd=tmp_path, env={**os.environ, **settings})
+    values = json.loads((tmp_path/"isotropy/isotropy.json").read_text(encoding="utf-8"))["measures"]["tiny-bert"]
+    assert done.returncode == 0 and "Käse" in (tmp_path/"isotropy/isotropy.html").read_text(encoding="utf-8")
+    assert all(f"{values[layer]['mean_cosine']:.3f}".encode() in done.stdout for layer in "012")
+    assert start("tasks", cwd=tmp_path, env={**os.environ, **settings}).returncode == 0
+
+
+def test_a_reader_that_stops_early_is_no_mistake(tmp_path):
+    command = f"{sys.executable} -c 'from istar_nb.cli import main; main()' tasks | true"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert "Broken pipe" not in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_model_is_measured_on_the_accelerator(measure, monkeypatch):
+    "Batches follow the model, and the numbers are the CPU's."
+    seen, whole = [], reports.measure_model
+    def noted(model, *args):
+        seen.append(next(model.parameters()).device.type)
+        return whole(model, *args)
+    monkeypatch.setattr(reports, "measure_model", noted)
+    def found(): return measure("--task", "stdlib-docs", "--limit", "60", "--tokens", "mean")["measures"]["tiny-bert"]
+    here = found()
+    with Accelerator(): there = found()
+    assert seen == ["cpu", "sim"]
+    for layer, summary in here.items():
+        for name, value in summary.items(): assert there[layer][name] == pytest.approx(value, rel=1e-3, abs=1e-4), (layer, name)
