@@ -164,7 +164,6 @@ class PooledIsoScore(torch.autograd.Function):
             ctx.save_for_backward(mean, drift/root, G, *clouds)
             facts = torch.cat([facts, largest[None].to(facts)])
             ctx.mark_non_differentiable(facts)
-            ctx.set_materialize_grads(False)
             return score.to(mean.dtype), facts
 
     @staticmethod

@@ -234,7 +234,7 @@ class Accelerator(TorchDispatchMode):
         torch._C._set_only_lift_cpu_tensors(True)    # `torch.tensor(…, device=…)` is seen as a copy to the device
         torch.__future__.set_swap_module_params_on_conversion(True)
         self.undo.enter_context(patch.object(PartialState, "default_device", self.device))
-        if not self.float64: self.undo.enter_context(patch.object(covariance, "no_float64", {NAME}))
+        covariance.has_float64.cache_clear()    # the device is asked again: another one of this name may have had it
         forget_accelerate()
         self.undo.callback(forget_accelerate)
         active.append(self)
