@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['TOKENS', 'chunk_rows', 'blocks', 'Shareable', 'from_numpy', 'as_points', 'working_dtype', 'has_float64',
            'scalar_dtype', 'token_mask', 'select_tokens', 'centred_chunks', 'Scatter', 'scatter', 'peak', 'unit_of',
-           'check_finite', 'magnitude', 'check_spread', 'check_cloud', 'about_mean', 'Covariance', 'covariance',
-           'differentiable_gradients', 'check_zeta', 'check_covariance', 'check_shape', 'covariance_peak', 'shrink',
-           'participation_ratio', 'within', 'Moments', 'Traces', 'combine_traces', 'sentence_ids', 'SentenceSums',
-           'unbiased_traces', 'optimal_zeta']
+           'check_finite', 'magnitude', 'check_spread', 'host_numbers', 'check_cloud', 'about_mean', 'Covariance',
+           'covariance', 'differentiable_gradients', 'check_zeta', 'check_covariance', 'check_shape', 'covariance_peak',
+           'shrink', 'participation_ratio', 'within', 'Moments', 'Traces', 'combine_traces', 'sentence_ids',
+           'SentenceSums', 'unbiased_traces', 'optimal_zeta']
 
 # %% ../nbs/00_covariance.ipynb #40e072f5
 from collections.abc import Callable, Sequence
@@ -188,13 +188,22 @@ def check_spread(
         raise ValueError(f"`{name}` has zero variance: its points differ by no more than rounding")
 
 
+def host_numbers(
+    *values:Tensor,    # () each
+)->list[float]:
+    "Numbers in one copy to the host: the one wait for the device."
+    together = torch.stack(values)
+    if torch._C._functorch.is_batchedtensor(together): raise RuntimeError("`torch.func.vmap` is not supported: its batch cannot be checked")
+    return together.tolist()
+
+
 def check_cloud(
     largest:Tensor,    # () largest |x|
     spread:Tensor,     # () largest |x - mean|
     name:str="x",      # what the argument is called in an error
 )->None:
-    "An error if points are not finite or all the same; the one wait for the device."
-    dtype, (largest, spread) = spread.dtype, torch.stack([largest, spread]).tolist()
+    "An error if points are not finite or all the same."
+    dtype, (largest, spread) = spread.dtype, host_numbers(largest, spread)
     check_spread(spread, check_finite(largest, name), dtype, name)
 
 # %% ../nbs/00_covariance.ipynb #70aab60f
@@ -286,7 +295,7 @@ def covariance_peak(
     name:str="cov",  # what the argument is called in an error
 )->float:            # largest |entry|
     "The largest magnitude of a matrix, or an error if it is not finite and symmetric."
-    largest, apart = torch.stack([peak(cov), peak(cov - cov.T)]).tolist()
+    largest, apart = host_numbers(peak(cov), peak(cov - cov.T))
     if apart > 1e-4*check_finite(largest, name): raise ValueError(f"`{name}` must be symmetric")
     return largest
 

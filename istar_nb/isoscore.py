@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .covariance import (SentenceSums, Traces, about_mean, as_points, centred_chunks, check_cloud, check_covariance,
-                                 check_finite, check_spread, check_zeta, covariance, differentiable_gradients,
+                                 check_finite, check_spread, check_zeta, covariance, differentiable_gradients, host_numbers,
                                  participation_ratio, peak, scalar_dtype, scatter, shrink, unit_of)
 
 # %% ../nbs/01_isoscore.ipynb #07d3456c
@@ -280,7 +280,7 @@ def isoscore_unbiased(
     sums = SentenceSums(x, sentences)
     d, dtype = sums.x.shape[1], sums.x.dtype
     traces = sums.traces()
-    squared, plug_in = torch.stack([traces.squared, (sums.b_g.sum()*sums.scale**2/(len(sums.x)-1))**2]).tolist()
+    squared, plug_in = host_numbers(traces.squared, (sums.b_g.sum()*sums.scale**2/(len(sums.x)-1))**2)
     if not squared > 64*torch.finfo(dtype).eps*plug_in:
         raise ValueError(f"`x` has too few different points: its unbiased tr(Σ²) is {squared:.2g}, which is no more than rounding or below zero")
     score = ratio_score(traces, d).to(dtype)

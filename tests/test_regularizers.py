@@ -1,11 +1,15 @@
-"Penalties of two gloo processes against one: values, gradients, references, errors, relative strengths; reduced precision."
+"Penalties of two gloo processes against one: values, gradients, references, errors, relative strengths; reduced precision, waits."
+import warnings
+
 import pytest
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from istar_nb.covariance import covariance, optimal_zeta
+from istar_nb.isoscore import isoscore, isoscore_star, isoscore_unbiased
 from istar_nb.regularizers import CosReg, HiddenStates, IStar, RelativeStrength, Uniformity, UnbiasedIStar, VICRegCovariance
+from simulated import Accelerator
 from two_processes import on_two
 
 sentences, length, dims = 50, 6, 24
@@ -79,7 +83,8 @@ def test_automatic_shrinkage_is_that_of_the_joined_sentences():
     states, cov = cloud(), reference()
     ids = torch.arange(sentences)[:, None].expand(sentences, length)[states.mask.bool()].repeat(2)
     expected = optimal_zeta(torch.cat([states.points(1), states.points(2)]), cov, ids)
-    assert 0 < expected < 1 and IStar("auto", cov).shrinkage(states, [1, 2], cov) == pytest.approx(expected, rel=1e-4)
+    zeta, _ = IStar("auto", cov).shrinkage(states, [1, 2], cov)
+    assert 0 < expected < 1 and zeta.item() == pytest.approx(expected, rel=1e-4)
 
 
 faults = {"nan": "not finite", "empty": "`mask` ", "zero": "zero vector", "constant": "zero variance", "few": "`mask` "}
@@ -104,12 +109,50 @@ def error_text(penalty, states):
     except ValueError as e: return str(e)
 
 
-def errors(rank): return [error_text(make(name), faulty(kind, rank)) for kind, wanted in raised.items() for name in wanted]
+def errors(rank): return [error_text(make(name).eval(), faulty(kind, rank)) for kind, wanted in raised.items() for name in wanted]
 
 
 def test_every_process_finds_the_same_errors(tmp_path):
     cases = [(kind, name) for kind, wanted in raised.items() for name in wanted]
     for (kind, name), a, b in zip(cases, *on_two(errors, folder=tmp_path), strict=True): assert a == b and faults[kind] in a, (kind, name, a, b)
+
+
+too_small = {"unbiased": 3, "unbiased target": 3, "auto": 3, "per layer": 3, "unbiased cls": 3, "vicreg": 1, "uniformity": 1}
+
+
+def short_batches(rank):
+    "Value, largest gradient and warning of global batches that are too small, of which the first process has one sentence."
+    found = []
+    for name, count in too_small.items():
+        states = share(cloud(), 0, count)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            value, gradients, _ = value_and_gradients(share(states, rank, 1), make(name))
+        found.append((name, value.item(), max(g.abs().max().item() for g in gradients if g.numel()) if rank == 0 else 0., [str(w.message) for w in caught]))
+    return found
+
+
+def test_every_process_gives_a_short_batch_no_penalty(tmp_path):
+    first, second = on_two(short_batches, folder=tmp_path)
+    assert first == second
+    for name, value, gradient, messages in first:
+        assert value == gradient == 0 and len(messages) == 1 and f"selects {too_small[name]} " in messages[0], (name, messages)
+
+
+def second_derivatives(rank):
+    "Whether differentiating a global gradient again is refused."
+    refused = []
+    for name in names:
+        leaves = [layer.clone().requires_grad_() for layer in share(cloud(), rank, 25).layers]
+        value = make(name)(HiddenStates(leaves, share(cloud(), rank, 25).mask))
+        try: torch.autograd.grad(value, leaves, create_graph=True, allow_unused=True)
+        except RuntimeError as e: refused.append("second derivative" in str(e))
+        else: refused.append(False)
+    return refused
+
+
+def test_second_derivatives_over_processes_are_refused(tmp_path):
+    for refused in on_two(second_derivatives, folder=tmp_path): assert all(refused), dict(zip(names, refused))
 
 
 def local_penalties(rank): # in one process there is nothing to share
@@ -176,3 +219,99 @@ def test_reduced_precision_is_computed_in_float32(name, dtype):
     for a, b in zip(grads, gradients):
         assert a.dtype == dtype
         assert (a.float() - b).norm() <= 0.01*b.norm()
+
+
+def squared_gradient(value, x):
+    "‖∂f/∂x‖², with its graph, which a gradient penalty adds to a loss."
+    gradient, = torch.autograd.grad(value(x), x, create_graph=True)
+    return gradient.square().sum()
+
+
+def stacked(penalty): # of states in which every layer depends on the one below, as in a model
+    def value(x):
+        first = x.tanh()
+        return penalty(HiddenStates([x, first, first*x + x.roll(1, 0)], cloud().mask[:6]))
+    return value
+
+
+points = {"covariance": lambda x: covariance(x.flatten(0, 1)).square().sum(), "isoscore": lambda x: isoscore(x.flatten(0, 1)),
+          "isoscore, few points": lambda x: isoscore(x.reshape(9, 12)), "isoscore_star": lambda x: isoscore_star(x.flatten(0, 1), torch.eye(3).double(), 0.3),
+          "isoscore_unbiased": lambda x: isoscore_unbiased(x.flatten(0, 1))}
+of_three = {"istar": lambda: IStar(0.2, torch.eye(3).double()), "unbiased": UnbiasedIStar, "cosreg": lambda: CosReg("all"), "vicreg": lambda: VICRegCovariance("all", "real"),
+            "uniformity": lambda: Uniformity(2., "all", "real"), "per layer": lambda: IStar(0., per_layer=True)}
+
+
+@pytest.mark.parametrize("name", [*points, *of_three])
+def test_second_derivatives_are_right(name):
+    value = points[name] if name in points else stacked(of_three[name]())
+    x = torch.randn(6, 6, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64, requires_grad=True)
+    gradient, = torch.autograd.grad(squared_gradient(value, x), x)
+    direction, step = torch.randn(x.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64), 1e-5
+    both = [squared_gradient(value, (x.detach() + sign*step*direction).requires_grad_()) for sign in (1, -1)]
+    expected = ((both[0] - both[1])/(2*step)).item()
+    assert abs(expected) > 1e-9 and (gradient*direction).sum().item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")    # within torch.func.hessian
+@pytest.mark.parametrize("name", points)
+@pytest.mark.parametrize("transform", ["grad", "vmap", "hessian"])
+def test_function_transforms_are_right_or_refused(name, transform):
+    x = torch.randn(6, 6, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    value = points[name]
+    try:
+        if transform == "vmap": found, expected = torch.func.vmap(value)(torch.stack([x, 2*x + 1])), torch.stack([value(x), value(2*x + 1)])
+        elif transform == "grad": found, expected = torch.func.grad(value)(x), torch.autograd.grad(value(y := x.clone().requires_grad_()), y)[0]
+        else: found, expected = torch.func.hessian(value)(x), torch.autograd.functional.hessian(value, x)
+    except RuntimeError as e: assert "functorch" in str(e) or "vmap" in str(e)
+    else: torch.testing.assert_close(found, expected)
+
+
+def waits_of_a_step(penalty, states):
+    "How often the host waited for a simulated accelerator in a forward and a backward pass; the value and the last layer's gradient."
+    with Accelerator() as sim:
+        moved = HiddenStates([layer.to(sim.device) for layer in states.layers], states.mask.to(sim.device))
+        penalty = penalty.to(sim.device)
+        sim.waits.clear()
+        leaves = [layer.requires_grad_() for layer in moved.layers]
+        value = penalty(HiddenStates(leaves, moved.mask))
+        value.backward()
+        waits = dict(sim.waits)
+        return sum(waits.values()), value.detach().cpu(), leaves[-1].grad.cpu(), waits
+
+
+@pytest.mark.parametrize("name", names)
+def test_a_step_waits_at_most_twice(name):
+    waits, value, gradient, where = waits_of_a_step(make(name), cloud())
+    assert waits <= 2, where
+    expected, gradients, _ = value_and_gradients(cloud(), make(name))
+    torch.testing.assert_close(value, expected, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(gradient, gradients[-1], rtol=1e-5, atol=1e-8)
+
+
+scores = {"covariance": (lambda x: covariance(x).sum(), 1), "isoscore": (isoscore, 1), "isoscore, few points": (lambda x: isoscore(x[:10]), 1),
+          "isoscore_star": (lambda x: isoscore_star(x, reference().to(x), 0.2), 2), "isoscore_unbiased": (isoscore_unbiased, 2)}
+
+
+@pytest.mark.parametrize("name", scores)
+@pytest.mark.parametrize("float64", [True, False])
+def test_a_score_waits_at_most_twice(name, float64):
+    f, most = scores[name]
+    x = cloud().layers[1].flatten(0, 1)
+    expected = torch.autograd.grad(f(y := x.clone().requires_grad_()), y)[0]
+    with Accelerator(float64=float64) as sim:
+        moved = x.to(sim.device).requires_grad_()
+        sim.waits.clear()
+        f(moved).backward()
+        assert sum(sim.waits.values()) <= most, sim.waits
+        torch.testing.assert_close(moved.grad.cpu(), expected, rtol=1e-4, atol=1e-6*expected.abs().max().item())
+
+
+@pytest.mark.parametrize("name", names)
+def test_a_device_without_float64_computes_the_same(name):
+    expected, gradients, _ = value_and_gradients(cloud(0.), make(name))
+    with Accelerator(float64=False) as sim:
+        leaves = [layer.to(sim.device).requires_grad_() for layer in cloud(0.).layers]
+        value = make(name).to(sim.device)(HiddenStates(leaves, cloud().mask.to(sim.device)))
+        value.backward()
+        torch.testing.assert_close(value.detach().cpu(), expected, rtol=1e-4, atol=1e-6)
+        assert (leaves[-1].grad.cpu() - gradients[-1]).norm() <= 1e-3*gradients[-1].norm()
