@@ -40,7 +40,8 @@ def mean_cosine(
             total = sum(unit_rows(rows).sum(0) for _, rows in centred_chunks(x, origin, scale))
             return ((total.square().sum() - n)/(n*(n-1))).to(working_dtype(x))
         if not isinstance(pairs, int) or pairs < 1: raise ValueError(f"`pairs` must be a positive whole number or None, not {pairs!r}")
-        i, step = (torch.randint(low, n, (pairs,), generator=generator).to(x.device) for low in (0, 1))
+        place = torch.device("cpu") if generator is None else generator.device
+        i, step = (torch.randint(low, n, (pairs,), generator=generator, device=place).to(x.device) for low in (0, 1))
         both = [unit_rows(x[rows].to(origin.dtype)/scale) for rows in (i, (i + step) % n)]
         return (both[0]*both[1]).sum(1).mean().to(working_dtype(x))
 
@@ -53,14 +54,14 @@ class OuterProducts(torch.autograd.Function):
         middle = x.mean(0, dtype=wide) if center else x.new_zeros(x.shape[1], dtype=wide)
         products, drift, spread = scatter(x, middle, largest or 1.)
         check_sum(spread.item()*largest, largest, x, center)
-        ctx.largest = largest
+        ctx.largest, ctx.center = largest, center
         ctx.save_for_backward(x, middle)
         return products.addr_(drift, drift, alpha=-1/len(x)) if center else products
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, grad:Tensor):
         x, middle = ctx.saved_tensors
+        if ctx.center and torch.is_grad_enabled(): middle = x.mean(0, dtype=middle.dtype)    # differentiated again, it depends on `x`
         both, out = (grad + grad.T)/ctx.largest, torch.empty_like(x)
         for rows, centred in centred_chunks(x, middle, ctx.largest): out[rows] = (centred @ both).to(x.dtype)
         return out, None

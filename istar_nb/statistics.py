@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['check_columns', 'check_single', 'sides', 'paired_differences', 'Interval', 'finite_values', 'check_confidence',
-           'student_interval', 'bootstrap_interval', 'SignFlip', 'sign_flip_test', 'power', 'detectable_effect', 'holm',
-           'RankCorrelation', 'rank_correlation', 'spearman', 'summarise', 'compare']
+           'student_interval', 'bootstrap_interval', 'SignFlip', 'sign_flip_test', 'check_pairs', 'power',
+           'detectable_effect', 'holm', 'RankCorrelation', 'rank_correlation', 'spearman', 'summarise', 'spread',
+           'compare']
 
 # %% ../nbs/30_statistics.ipynb #5e503b11
 from collections.abc import Sequence
@@ -147,6 +148,13 @@ def sign_flip_test(
     return SignFlip(float(far.mean()), 2./2**n if exact else 1/(draws+1), len(sums), exact)
 
 # %% ../nbs/30_statistics.ipynb #f04d86f6
+def check_pairs(
+    n:int, # number of pairs
+)->None:
+    "An error if so many pairs are no sample."
+    if not isinstance(n, (int, np.integer)) or n < 2: raise ValueError(f"`n` must be a number of pairs, at least 2, not {n!r}")
+
+
 def power(
     effect:float,      # true mean of the differences
     sd:float,          # their standard deviation, above 0
@@ -155,6 +163,8 @@ def power(
 )->float:              # in [alpha, 1]
     "Probability that a paired t test finds an effect."
     from scipy import stats
+    if not (np.isfinite(sd) and sd > 0): raise ValueError(f"`sd` must be a standard deviation above 0, not {sd}")
+    check_pairs(n)
     edge, shift = stats.t.isf(alpha/2, n-1), abs(effect)*n**0.5/sd
     return float(stats.nct.sf(edge, n-1, shift) + np.nan_to_num(stats.nct.cdf(-edge, n-1, shift))) # SciPy gives NaN for a far tail
 
@@ -167,7 +177,7 @@ def detectable_effect(
 )->float:                 # in the unit of `sd`
     "The smallest effect that a paired t test finds with the wanted probability."
     from scipy import optimize
-    if not isinstance(n, (int, np.integer)) or n < 2: raise ValueError(f"`n` must be a number of pairs, at least 2, not {n!r}")
+    check_pairs(n)
     if not (np.isfinite(sd) and sd >= 0): raise ValueError(f"`sd` must be a standard deviation, not {sd}")
     if not 0 < alpha < wanted < 1: raise ValueError(f"`alpha` and `wanted` must be 0 < alpha < wanted < 1, not {alpha} and {wanted}")
     high = 1.
@@ -189,7 +199,7 @@ def holm(
 # %% ../nbs/30_statistics.ipynb #c0a7ac93
 class RankCorrelation(NamedTuple):
     "Spearman's correlation with an interval."
-    rho:float      # in [-1, 1]
+    rho:float      # in [-1, 1]; NaN where a column is constant, and then low and high are too
     low:float      # lower end
     high:float     # upper end
     runs:int       # points
@@ -214,8 +224,9 @@ def rank_correlation(
     if len(kept) < 3 or len(groups) < 2: raise ValueError(f"`frame` has {len(kept)} runs with {x} and {y} in {len(groups)} values of {cluster}, and at least 3 in 2 are needed")
     def rho(parts): return spearman(*np.concatenate(parts).T)
     generator = np.random.default_rng(seed)
-    drawn = [rho([groups[i] for i in generator.integers(len(groups), size=len(groups))]) for _ in range(resamples)]
-    low, high = np.nanquantile(drawn, [(1-confidence)/2, (1+confidence)/2])
+    drawn = np.array([rho([groups[i] for i in generator.integers(len(groups), size=len(groups))]) for _ in range(resamples)])
+    defined = drawn[np.isfinite(drawn)]
+    low, high = np.quantile(defined, [(1-confidence)/2, (1+confidence)/2]) if len(defined) else (np.nan, np.nan)
     return RankCorrelation(rho(groups), float(low), float(high), len(kept), len(groups), len(frame)-len(kept))
 
 
@@ -224,7 +235,7 @@ def spearman(x:np.ndarray, y:np.ndarray)->float: # in [-1, 1]; NaN for a constan
     from scipy.stats import rankdata
     a, b = (r - r.mean() for r in (rankdata(x), rankdata(y)))
     scale = (a@a*(b@b))**0.5
-    return float(a@b/scale) if scale > 0 else float("nan")
+    return float(np.clip(a@b/scale, -1, 1)) if scale > 0 else float("nan")
 
 # %% ../nbs/30_statistics.ipynb #d0d5c08b
 def summarise(
@@ -244,12 +255,20 @@ def summarise(
     return table
 
 
+def spread(
+    pairs,   # pandas DataFrame with run, baseline and difference of each pair
+)->float:    # NaN for fewer than two pairs, 0 where differences differ by no more than the rounding of the values they come from
+    "Standard deviation of the differences."
+    if len(pairs) < 2: return float("nan")
+    sd, rounding = pairs.difference.to_numpy().std(ddof=1), 4*np.finfo(float).eps*np.abs(pairs[["run", "baseline"]].to_numpy()).max()
+    return float(sd) if sd > rounding else 0.
+
+
 def compare(pairs, confidence:float=0.95, resamples:int=9999)->dict:
     "One row of `summarise`."
     good = pairs[pairs.problem == ""]
     d, nothing = good.difference.to_numpy(), Interval(float("nan"), float("nan"))
-    enough = len(d) >= 2
-    sd = float(d.std(ddof=1)) if enough else float("nan")
+    enough, sd = len(d) >= 2, spread(good)
     student, bootstrap = (student_interval(d, confidence), bootstrap_interval(d, confidence, resamples=resamples)) if enough else (nothing, nothing)
     lacking = ", ".join(f"{count}x {problem}" for problem, count in pairs.problem[pairs.problem != ""].value_counts().sort_index().items())
     return dict(pairs=len(d), lacking=lacking, baseline=good.baseline.mean(), run=good.run.mean(), difference=good.difference.mean(), sd=sd, low=student.low, high=student.high,
