@@ -415,7 +415,7 @@ def text_source(
     data_dir:str|None, # folder with the tasks' files
     hub:bool,          # allow downloads
     limit:int|None,    # texts, from the start; None for all
-    again:bool,        # whether the texts are wanted more than once
+    again:bool=False,  # whether the texts are wanted more than once
 )->tuple[Callable[[],Texts],str]: # a function that starts reading, and where the texts come from
     "The texts to measure on."
     if text is not None: return line_source(local_path(text), limit, again), "the standard input" if str(text) == "-" else readable(text.name)

@@ -1,0 +1,40 @@
+"The lines that the README offers do what it says, as they are printed there."
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from istar_nb.encoders import load_encoder
+from istar_nb.isoscore import isoscore_from_cov
+from istar_nb.tasks import TASKS, Collator, encode, load_task
+
+README = Path(__file__).parents[1]/"README.md"
+
+
+def five_lines()->tuple[str,str]: # what comes before the loop, and one step of it
+    "The penalty in a loop, as it is printed."
+    block, = (block for block in re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL) if "penalty" in block)
+    before, step = block.split("...\n")
+    return before, re.sub("^    ", "", step, flags=re.MULTILINE)
+
+
+def test_the_five_lines_take_the_reference_without_dropout():
+    rows = [dict(sentence=row["sentence"], label=i % 2) for i, row in enumerate(load_task("stdlib-docs").train[:64])]
+    torch.manual_seed(0)
+    model, tokenizer = load_encoder("tiny-bert", TASKS["cola"])
+    loader = torch.utils.data.DataLoader(encode(rows, TASKS["cola"], tokenizer), 16, collate_fn=Collator(tokenizer))
+    scores, before_training = {}, torch.get_rng_state()
+    for mode in (True, False):
+        torch.set_rng_state(before_training)
+        before, step = five_lines()
+        names = dict(model=model.train(mode), loader=loader, lam=0.1, batch=next(iter(loader)))
+        torch.set_rng_state(before_training)
+        exec(before, names)
+        assert model.training == mode and torch.equal(torch.get_rng_state(), before_training)
+        scores[mode] = isoscore_from_cov(names["penalty"].cov_ref).item()
+        exec(step, names)
+        names["loss"].backward()
+        assert names["loss"].isfinite() and model.get_input_embeddings().weight.grad.abs().sum() > 0
+        model.zero_grad()
+    assert scores[True] == pytest.approx(scores[False], rel=1e-6)
