@@ -5,10 +5,10 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.
 SPEC   := settings.ini setup.py constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test docs notebooks bench lab clean
+.PHONY: help demo check test test-machines test-bounds docs notebooks bench lab clean
 
 help: ## list these commands
-	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .venv/made:
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v <= (3, 13) else f"istar_nb needs Python 3.11 to 3.13, and this is {v[0]}.{v[1]}")'
@@ -26,8 +26,17 @@ help: ## list these commands
 demo: .venv/demo ## fine-tune a real encoder with and without I-STAR (a few minutes on a laptop)
 	@$(BIN)/istar demo
 
-test: .venv/dev ## run every notebook and every test
+check: .venv/dev ## the fast checks: mistakes, types, export and outputs in step
+	@$(BIN)/python tools/check.py
+
+test: .venv/dev ## run every notebook and every test (ONLY="01_isoscore" for some)
 	@$(BIN)/python tools/test.py $(ONLY)
+
+test-machines: .venv/dev ## test as if on other machines (ONLY="avx2" for one)
+	@$(BIN)/python tools/machines.py $(ONLY)
+
+test-bounds: ## test with the oldest versions that settings.ini allows
+	@$(PYTHON) tools/bounds.py
 
 docs: .venv/dev ## build the documentation site into site/
 	@$(BIN)/python tools/docs.py
@@ -43,4 +52,4 @@ lab: .venv/dev ## open the notebooks in JupyterLab
 	@$(BIN)/jupyter lab nbs
 
 clean: ## remove what the commands above made, but not runs/ and results/
-	rm -rf .venv site _proc _docs build dist *.egg-info demo .pytest_cache
+	rm -rf .venv site _proc _docs build dist *.egg-info demo .pytest_cache .ruff_cache .coverage*

@@ -1,8 +1,11 @@
 "The exported library: in step with the notebooks, light to import, arrows only downward."
 import ast
+import functools
 import re
 import subprocess
 import sys
+from configparser import ConfigParser
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -51,3 +54,21 @@ def test_isoscore_imports_torch_and_nothing_heavier():
 def test_help_needs_neither_torch_nor_transformers():
     code = "import sys\ntry:\n import istar_nb.cli as c; c.main(['--help'])\nexcept SystemExit: print('LOADED', [m for m in ('torch', 'transformers') if m in sys.modules])"
     assert "LOADED []" in subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def declared():
+    "The distributions that settings.ini names for the library and its extras, without the development tools."
+    parser = ConfigParser(delimiters=["="])
+    parser.read(root/"settings.ini", encoding="utf-8")
+    own = {key: value for key, value in parser["DEFAULT"].items() if key.endswith("requirements") and key != "dev_requirements"}
+    return {re.match(r"[\w.-]+", requirement)[0].lower() for value in own.values() for requirement in value.split()}
+
+
+distributions = functools.cache(packages_distributions)   # it reads every package's list of files
+
+
+@pytest.mark.parametrize("path", modules, ids=lambda p: p.stem)
+def test_every_import_is_declared(path):
+    known, packages = distributions(), {name.partition(".")[0] for name in imports(path)} - set(sys.stdlib_module_names) - {"istar_nb"}
+    undeclared = {package for package in packages if declared().isdisjoint(name.lower() for name in known.get(package, []))}
+    assert not undeclared, f"{path.stem} imports {', '.join(sorted(undeclared))}, which settings.ini does not require"

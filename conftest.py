@@ -1,0 +1,109 @@
+"""Every notebook is a test: `pytest nbs/01_isoscore.ipynb` runs its cells from top to bottom, in the folder it is in.
+
+Cells with a flag of settings.ini's `tst_flags` are left out, as by `nbdev_test`. An exported cell runs under the name and
+line numbers of the module it is exported to, so that a traceback leads there and coverage counts it.
+"""
+import ast
+import logging
+import os
+import random
+import re
+import sys
+import warnings
+from pathlib import Path
+
+# One compute thread a worker: tests run side by side, and idle threads would fight over the cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+from execnb.nbio import read_nb
+from execnb.shell import CaptureShell
+from IPython.core.compilerop import CachingCompiler
+from nbdev.config import get_config
+
+root = Path(__file__).resolve().parent
+# What takes longest starts first, so that no core is left idle at the end.
+LONGEST = ["04_streaming", "23_training", "05_stability", "test_integrations", "26_pretraining", "12_isolayer"]
+
+
+def pytest_addoption(parser):
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run the files in an order drawn with this seed")
+    parser.addoption("--from-root", action="store_true", help="run the notebooks in the repository's root, not in their own folder")
+
+
+def pytest_collect_file(file_path, parent):
+    if file_path.suffix == ".ipynb": return Notebook.from_parent(parent, path=file_path)
+
+
+def pytest_collection_modifyitems(config, items):
+    "Whole files in another order; the tests of a file share what it sets up."
+    seed = config.getoption("shuffle")
+    files = list(dict.fromkeys(item.path for item in items))
+    if seed is None: files.sort(key=lambda path: LONGEST.index(path.stem) if path.stem in LONGEST else len(LONGEST))
+    else: random.Random(seed).shuffle(files)
+    items.sort(key=lambda item: files.index(item.path))
+
+
+class ModuleLines(CachingCompiler):
+    "Compiles an exported cell as the lines of its module."
+    places, shift = {}, 0     # of each exported source: the module's path, and how far down its lines are
+
+    def cache(self, transformed_code, number=0, raw_code=None):
+        path, self.shift = self.places.get(raw_code, (None, 0))
+        return path or super().cache(transformed_code, number, raw_code)
+
+    def ast_parse(self, *args, **kwargs): return ast.increment_lineno(super().ast_parse(*args, **kwargs), self.shift)
+
+
+class Shell(CaptureShell): compiler_class = ModuleLines
+
+
+def places(path, nb):
+    "Where the exported cells of a notebook are: {source: (module path, number of lines above it)}."
+    name = re.search(r"#\| default_exp (\w+)", "".join(cell.source for cell in nb.cells[:2]))
+    if not name: return {}
+    module = get_config().lib_path/f"{name[1]}.py"
+    above = {line.rpartition("#")[2]: i for i, line in enumerate(module.read_text().splitlines(), 1) if line.startswith("# %%")}
+    directives = {cell.id: len(re.match(r"(#\|.*\n)*", cell.source)[0].splitlines()) for cell in nb.cells}
+    return {cell.source: (str(module), above[cell.id] - directives[cell.id]) for cell in nb.cells if cell.id in above}
+
+
+class Notebook(pytest.File):
+    def collect(self): yield Run.from_parent(self, name="cells")
+
+
+class Run(pytest.Item):
+    "All cells of a notebook."
+    def runtest(self):
+        config, main, path, folder = get_config(), sys.modules["__main__"], sys.path[:], Path.cwd()
+        before = process_state()
+        nb, shell = read_nb(self.path), Shell(self.path)
+        shell.compile.places = places(self.path, nb)
+        flags = re.compile(rf"#\|\s*({'|'.join(config.tst_flags.split())}|eval:\s*false)\b", re.I)
+        sys.path.insert(0, str(root))
+        os.chdir(root if self.config.getoption("from_root") else self.path.parent)
+        try: shell.run_all(nb, exc_stop=True, preproc=lambda cell: bool(flags.match(cell.source)))
+        except Exception as error: raise CellFailed(shell.prettytb(self.path)) from error
+        finally:
+            sys.modules["__main__"], sys.path[:] = main, path
+            os.chdir(folder)
+        after = process_state()
+        changed = {name: (before[name], after[name]) for name in before if before[name] != after[name]}
+        if changed: raise CellFailed(f"{self.path.name} changes what the next notebook finds: {changed}")
+
+    def repr_failure(self, excinfo): return str(excinfo.value) if excinfo.errisinstance(CellFailed) else super().repr_failure(excinfo)
+
+    def reportinfo(self): return self.path, None, self.path.stem
+
+
+class CellFailed(Exception):
+    "A notebook's cell raised, or left the process another one than it was."
+
+
+def process_state():
+    "What a notebook could change for those that run after it in the same process."
+    import torch
+    for_all = [action for action, message, category, module, _ in warnings.filters if category is Warning and not (message or module)]
+    ours = {name: value for name, value in os.environ.items() if name.startswith("ISTAR_")}
+    return dict(warnings=for_all, environment=ours, logging=logging.root.manager.disable, dtype=torch.get_default_dtype(), gradients=torch.is_grad_enabled(), threads=torch.get_num_threads(),
+                deterministic=torch.are_deterministic_algorithms_enabled())

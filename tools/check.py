@@ -1,0 +1,52 @@
+"""The fast checks: ruff, the type checker, notebooks that are clean, and an export that is in step with them.
+
+The last two are made once more in a temporary folder and compared, so that nothing here is changed.
+"""
+import subprocess
+import sys
+import time
+from filecmp import cmp
+from pathlib import Path
+from shutil import copy, copytree, ignore_patterns
+from tempfile import TemporaryDirectory
+
+root, tools = Path(__file__).resolve().parents[1], Path(sys.executable).parent
+
+
+def run(tool, *words, folder=root):
+    "What a tool of the environment complains about; nothing if it is content."
+    done = subprocess.run([tools/tool, *words], cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return done.stdout.strip() or f"{tool} ended with {done.returncode}" if done.returncode else ""
+
+
+def again(tool, folder, pattern, advice):
+    "The files matching `pattern` that `tool` makes differently in a copy of the project."
+    with TemporaryDirectory() as name:
+        copied = Path(name)/root.name
+        copied.mkdir()
+        for file in ("settings.ini", "README.md"): copy(root/file, copied)
+        for part in ("nbs", "istar_nb"): copytree(root/part, copied/part, ignore=ignore_patterns("__pycache__", ".*", "_proc"))
+        if problem := run(tool, folder=copied): return problem
+        made = {path.relative_to(copied) for path in (copied/folder).rglob(pattern)}
+        different = [path for path in sorted(made) if not ((root/path).exists() and cmp(copied/path, root/path, shallow=False))]
+    return "\n".join(f"{path} is not what {tool} makes: {advice}" for path in different)
+
+
+def check_export(): return again("nbdev_export", "istar_nb", "*.py", "run `make notebooks`")
+
+
+def check_outputs(): return again("nbdev_clean", "nbs", "*.ipynb", "run `make notebooks ONLY=...` or `.venv/bin/nbdev_clean`")
+
+
+checks = {"ruff": lambda: run("ruff", "check", "--quiet"), "types": lambda: run("pyrefly", "check", "--summary=none"),
+          "export in step": check_export, "outputs clean": check_outputs}
+
+if __name__ == "__main__":
+    failed = 0
+    for name, check in checks.items():
+        start = time.monotonic()
+        problem = check()
+        failed += bool(problem)
+        print(f"{'FAIL' if problem else 'PASS'} {name} {time.monotonic() - start:.1f} s{problem and chr(10) + problem}", flush=True)
+    print(f"{len(checks) - failed} passed, {failed} failed")
+    sys.exit(bool(failed))
