@@ -33,7 +33,7 @@ def main(names):
     pins.write_text("\n".join([*(pin for pin in lowest() if not pin.startswith("torch==")), torch]) + "\n")
     pip = [environment/"bin"/"pip", "install", "--quiet", "-c", pins, "-e", root, *TOOLS]
     if code := subprocess.run(pip).returncode: return code
-    return subprocess.run([environment/"bin"/"python", root/"tools"/"test.py", *(names or TESTS)], cwd=root).returncode
+    return subprocess.run([environment/"bin"/"python", root/"tools"/"test.py", "-Wdefault", *(names or TESTS)], cwd=root).returncode
 
 
 if __name__ == "__main__": sys.exit(main(sys.argv[1:]))
