@@ -1,0 +1,116 @@
+"Every measure gives the same number however its points come, whatever torch is set to, and on several threads at once."
+import contextlib
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+
+from istar_nb.dimension import gride, two_nn
+from istar_nb.isolayer import isotropy_loss
+from istar_nb.isoscore import isoscore, isoscore_unbiased
+from istar_nb.measures import (effective_rank, explained_variance, high_variance_dimensions, mean_activation, mean_cosine, outlier_dimensions,
+                               partition_score, sv_anisotropy)
+from istar_nb.topology import h0_bars, persistent_entropy, select_bars
+from istar_nb.transforms import AllButTheTop, NormMoments, Whitening
+
+MEASURES = dict(
+    isoscore=isoscore, unbiased=isoscore_unbiased, isotropy_loss=isotropy_loss, mean_cosine=mean_cosine,
+    pairs=lambda x: mean_cosine(x, 50, torch.Generator().manual_seed(0)), partition=partition_score, explained=lambda x: explained_variance(x, 1),
+    anisotropy=lambda x: sv_anisotropy(x, center=False), rank=effective_rank, outliers=lambda x: outlier_dimensions(x).share,
+    high_variance=lambda x: high_variance_dimensions(x).share, mean=mean_activation, two_nn=two_nn, gride=lambda x: gride(x, 8).dimension,
+    bars=lambda x: h0_bars(x).sort().values, entropy=lambda x: persistent_entropy(h0_bars(x)), selected=lambda x: select_bars(h0_bars(x)),
+    moments=lambda x: NormMoments().update(x).quartic)
+
+CLOUD = torch.randn(60, 7, generator=torch.Generator().manual_seed(0))*torch.linspace(1, 0.2, 7) + 0.5
+
+
+def read_only(x):
+    x = x.copy()
+    x.flags.writeable = False
+    return x
+
+
+def mapped(folder):
+    np.save(folder/"cloud.npy", CLOUD.numpy())
+    return np.load(folder/"cloud.npy", mmap_mode="r")
+
+
+def inferred():
+    with torch.inference_mode(): return CLOUD.clone()
+
+
+FORMS = dict(
+    array=lambda _: CLOUD.numpy(), fortran=lambda _: np.asfortranarray(CLOUD.numpy()), big_endian=lambda _: CLOUD.numpy().astype(">f4"),
+    backwards=lambda _: CLOUD.numpy()[::-1].copy()[::-1], read_only=lambda _: read_only(CLOUD.numpy()), mapped=mapped,
+    every_second=lambda _: torch.stack([CLOUD, CLOUD], 2)[:, :, 0], transposed=lambda _: CLOUD.T.contiguous().T, inferred=lambda _: inferred(),
+    leaf=lambda _: CLOUD.clone().requires_grad_(), parameter=lambda _: torch.nn.Parameter(CLOUD.clone()), double=lambda _: CLOUD.double())
+
+
+def check(x):
+    "All measures of `x`, against those of the cloud as it is."
+    for name, measure in MEASURES.items():
+        found = measure(x).detach().double()
+        torch.testing.assert_close(found, EXPECTED[name], rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+
+
+EXPECTED = {name: measure(CLOUD).detach().double() for name, measure in MEASURES.items()}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_points_in_every_form(form, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check(FORMS[form](tmp_path))
+
+
+@contextlib.contextmanager
+def setting(setter, value, before):
+    "A global setting of torch, and back."
+    setter(value)
+    try: yield
+    finally: setter(before)
+
+
+SETTINGS = dict(
+    default_float64=lambda: setting(torch.set_default_dtype, torch.float64, torch.float32),
+    default_float16=lambda: setting(torch.set_default_dtype, torch.float16, torch.float32),
+    default_device=lambda: torch.device("meta"),     # has no numbers: what is made there cannot be used
+    deterministic=lambda: setting(torch.use_deterministic_algorithms, True, False),
+    inference=torch.inference_mode, no_grad=torch.no_grad, autocast=lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    anomaly=lambda: torch.autograd.set_detect_anomaly(True))
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_measures_under_every_setting(name):
+    with SETTINGS[name]():
+        check(CLOUD)
+        found = {name: measure(CLOUD).dtype for name, measure in MEASURES.items() if name != "moments"}
+    assert set(found.values()) == {torch.float32}, found
+
+
+def test_measures_on_several_threads():
+    with ThreadPoolExecutor(8) as pool: list(pool.map(check, [CLOUD]*16))
+
+
+@pytest.mark.parametrize("form", ("array", "fortran", "big_endian", "backwards", "read_only", "mapped", "transposed"))
+@pytest.mark.parametrize("make", (lambda: Whitening("zca", "auto"), AllButTheTop))
+def test_transforms_take_every_form(form, make, tmp_path):
+    expected = make().fit(CLOUD.numpy()).transform(CLOUD.numpy())
+    x = FORMS[form](tmp_path)
+    transform = make().partial_fit(x[:20]).partial_fit(x[20:])
+    np.testing.assert_allclose(transform.transform(x), expected, atol=1e-5)
+
+
+ODD = dict(two=CLOUD[:2], three=CLOUD[:3], wide=torch.randn(3, 200, generator=torch.Generator().manual_seed(1)), doubles=CLOUD.repeat(2, 1),
+           constant_column=torch.cat([CLOUD, torch.full((60, 1), 5.)], 1), zero_column=torch.cat([CLOUD, torch.zeros(60, 1)], 1),
+           far_away=CLOUD + 1e4, tiny=CLOUD*1e-15, huge=CLOUD*1e15, half=CLOUD.half(), half_tiny=(CLOUD*1e-4).half(), bfloat=CLOUD.bfloat16())
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_clouds_have_finite_values_or_an_error_that_names_the_argument(name):
+    for label, measure in MEASURES.items():
+        try: value = measure(ODD[name]).detach()
+        except ValueError as error: assert "`x`" in str(error), (label, error)
+        else: assert value.isfinite().all(), (label, value)
