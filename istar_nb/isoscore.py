@@ -26,9 +26,10 @@ def isoscore_eig(
     x:Tensor|np.ndarray,      # (n, d) points, n ≥ 2, d ≥ 2
     cov_ref:Tensor|None=None, # (d, d) reference covariance Σ_S; needed when `zeta` > 0
     zeta:float=0.,            # shrinkage ζ in [0, 1]; 0 ignores `cov_ref`
-)->Tensor:                    # () float64 in [0, 1]
+)->Tensor:                    # () in [0, 1]; float64 where the device has it
     "IsoScore* by eigenvalues, step by step (Rudman & Eickhoff 2024, Algorithm 1): slow, for teaching and checking."
-    cov = shrink(covariance(as_points(x).double()), cov_ref, zeta)
+    x = as_points(x)
+    cov = shrink(covariance(x.to(scalar_dtype(x))), cov_ref, zeta)
     d = cov.shape[0]
     eigenvalues = torch.linalg.eigvalsh(cov)
     normalized = d**0.5*eigenvalues/eigenvalues.norm()

@@ -773,6 +773,8 @@ class RelativeStrength(nn.Module):
         self.register_buffer("averages", torch.zeros(2, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
 
+    def _apply(self, fn, *args, **kwargs)->"RelativeStrength": return self    # memory stays on the host: reading it waits for no device
+
     @property
     def norms(self)->tuple[float,float]: # of the task's gradient and of the penalty's; zeros before the first measurement
         "Moving averages of both norms, corrected for having started at zero."

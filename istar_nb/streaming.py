@@ -23,8 +23,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torchmetrics import Metric
 
-from .covariance import (Traces, as_points, combine_traces, magnitude, participation_ratio, scalar_dtype, scatter, shrink, token_mask,
-                                 working_dtype)
+from .covariance import (Traces, as_points, combine_traces, has_float64, magnitude, participation_ratio,
+                                 scalar_dtype, scatter, shrink, token_mask, working_dtype)
 from .isoscore import isoscore_from_cov, ratio_score
 from .measures import effective_rank_of, outliers_of, shares_of
 
@@ -302,8 +302,11 @@ class StreamingMetric(Metric):
             raise
 
     def _apply(self, fn:Callable, *args, **kwargs)->"StreamingMetric":
-        "Move to a device, but stay float64 when the model around is made half precision."
-        return super()._apply(lambda t: t.to(fn(t.new_empty(0)).device), *args, **kwargs)
+        "Move to a device that has float64, and stay float64 when the model around is made half precision."
+        def moved(t):
+            device = fn(torch.empty(0, device=t.device)).device
+            return t.to(device) if has_float64(device) else t
+        return super()._apply(moved, *args, **kwargs)
 
     def _load_from_state_dict(self, *args, **kwargs)->None:
         super()._load_from_state_dict(*args, **kwargs)
@@ -461,7 +464,7 @@ class Watch:
         states, metric = first_states(output), self.metrics[name]
         if states is None or states.ndim > 3:
             raise ValueError(f"layer {name!r} gives {type(output).__name__ if states is None else tuple(states.shape)}, and (n, d) or (B, T, d) states are wanted")
-        if metric.device != states.device and states.device.type != "mps": metric.to(states.device)
+        if metric.device != states.device and has_float64(states.device): metric.to(states.device)
         mask = self.mask(name, states, self.inputs) if self.mask else fit_mask(self.inputs.get("attention_mask"), states, name)
         try: metric.update(states, mask)
         except ValueError: self.record_finite(name, states, mask)    # raises it once more, if that was not the reason

@@ -11,9 +11,11 @@ MPS does. It counts what makes a GPU's host wait for the device. It sees neither
 
 Within the block, `nn.Module.to` and `accelerate` know the device too.
 """
+import os
 import sys
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from linecache import getline
 from pathlib import Path
@@ -28,7 +30,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 import istar_nb
-from istar_nb import covariance
+from istar_nb.covariance import has_float64
 
 NAME, PACKAGE = "sim", str(Path(istar_nb.__file__).parent)
 active = []    # the accelerators whose blocks are open, the innermost last
@@ -124,6 +126,8 @@ class Simulated(Tensor):
 
     def __array__(self, *args, **kwargs): return self.numpy()
 
+    def untyped_storage(self): return self.inner.untyped_storage()    # `save_pretrained` asks which tensors share memory
+
     def __reduce_ex__(self, protocol):    # saved with its values, as any tensor; loaded on the CPU
         note("copy to the host")
         return self.inner.detach().requires_grad_(self.requires_grad).__reduce_ex__(protocol)
@@ -196,6 +200,10 @@ def plain(value):
 
 def run(func, args:tuple, kwargs:dict):
     "Compute an operation on the CPU, refuse what the device would refuse, and count waits."
+    if torch.is_inference_mode_enabled():    # there, operations come whole that otherwise come in parts
+        with torch.inference_mode(False), torch.no_grad(), Dispatch(): parts = func.decompose(*args, **kwargs)
+        if parts is not NotImplemented: return parts
+        with torch.inference_mode(False), torch.no_grad(): return run(func, args, kwargs)
     tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
     ours, others = [t for t in tensors if isinstance(t, Simulated)], [t for t in tensors if is_cpu(t)]
     check_devices(func, args, kwargs, ours, others)
@@ -216,36 +224,47 @@ def wrap(value, device:torch.device):
     return Simulated(value, device)
 
 
-class Accelerator(TorchDispatchMode):
+class Dispatch(TorchDispatchMode):
+    "Shows `run` every operation, those without a tensor of the device too."
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None): return run(func, args, kwargs or {})
+
+
+class Accelerator:
     "Within it, tensors made for `device` are simulated, and its waits are counted."
     def __init__(self,
         float64:bool=True,  # whether the device has float64; Apple's MPS does not
     ):
-        super().__init__()
         self.float64, self.device = float64, torch.device(NAME, 0)
         self.waits = Counter()    # Wait -> how often the host waited for the device
         self.uploads = Counter()  # Wait -> copies to the device, which wait too unless the memory is pinned
 
     def __enter__(self)->"Accelerator":
-        self.undo = ExitStack()
-        before = torch._C._only_lift_cpu_tensors(), torch.__future__.get_swap_module_params_on_conversion()
-        self.undo.callback(torch._C._set_only_lift_cpu_tensors, before[0])
-        self.undo.callback(torch.__future__.set_swap_module_params_on_conversion, before[1])
+        self.undo = undo = ExitStack()
+        undo.callback(torch._C._set_only_lift_cpu_tensors, torch._C._only_lift_cpu_tensors())
+        undo.callback(torch.__future__.set_swap_module_params_on_conversion, torch.__future__.get_swap_module_params_on_conversion())
         torch._C._set_only_lift_cpu_tensors(True)    # `torch.tensor(…, device=…)` is seen as a copy to the device
         torch.__future__.set_swap_module_params_on_conversion(True)
-        self.undo.enter_context(patch.object(PartialState, "default_device", self.device))
-        covariance.has_float64.cache_clear()    # the device is asked again: another one of this name may have had it
-        forget_accelerate()
-        self.undo.callback(forget_accelerate)
+        has_float64.cache_clear()    # the device is asked again: another one of this name may have had it
+        undo.callback(has_float64.cache_clear)
+        undo.enter_context(default_device(self.device))
         active.append(self)
-        self.undo.callback(active.remove, self)
-        return super().__enter__()
+        undo.callback(active.remove, self)
+        undo.enter_context(Dispatch())
+        return self
 
-    def __exit__(self, *error):
-        super().__exit__(*error)
-        self.undo.close()
+    def __exit__(self, *error)->None: self.undo.close()
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None): return run(func, args, kwargs or {})
+    def away(self):
+        "A block within which `accelerate` finds the CPU, to compare with."
+        return default_device(torch.device("cpu"))
+
+
+@contextmanager
+def default_device(device:torch.device)->Iterator[None]:
+    "A block within which `accelerate` and the Trainer find a device, whatever they found before."
+    forget_accelerate()
+    with patch.dict(os.environ, ACCELERATE_TORCH_DEVICE=str(device)): yield
+    forget_accelerate()
 
 
 def forget_accelerate()->None:
