@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['length_buckets', 'make_penalty', 'make_model', 'make_accelerator', 'recompute_states', 'parameter_groups', 'Session',
-           'reference_states', 'refresh_reference', 'thinned', 'losses', 'prepare_penalty', 'strength', 'update',
-           'batch_geometry', 'padding_gradient', 'merged', 'defined', 'geometry', 'rounded', 'evaluate',
+           'reference_states', 'refresh_reference', 'thinned', 'losses', 'prepare_penalty', 'strength', 'add_gradients',
+           'update', 'batch_geometry', 'padding_gradient', 'merged', 'defined', 'geometry', 'rounded', 'evaluate',
            'padding_geometry', 'answers', 'scores', 'tensors_of', 'random_state', 'set_random_state', 'plain_state',
            'checkpoints', 'save_checkpoint', 'load_checkpoint', 'note', 'run_epochs', 'insert_isolayer', 'clock',
            'make_record', 'train', 'launched', 'launch']
@@ -211,8 +211,8 @@ def refresh_reference(session:Session)->None:
     "Give the penalty its reference: before training, and as often as configured."
     penalty, c = session.penalty, session.config
     if penalty is None or not penalty.needs_reference: return
-    start, every = session.update_in_epoch == 0, c.refresh_every
-    if start and (session.epoch == 0 or c.refresh == "epoch") or not start and every and session.updates % every == 0:
+    start = session.update_in_epoch == 0 and (session.epoch == 0 or c.refresh == "epoch")
+    if start or c.refresh_every and session.updates % c.refresh_every == 0:
         penalty.collect(session.bar(reference_states(session), f"epoch {session.epoch+1}: reference Σ_S"))
 
 # %% ../nbs/23_training.ipynb #fb001b7d
@@ -255,19 +255,29 @@ def strength(session:Session, task_loss:Tensor, penalty:Tensor)->float:
     return float(session.strength.lam)*share
 
 
-def update(session:Session, group:list[list[int]])->dict:
-    "One optimizer step on a group of micro-batches; what it logged."
-    accelerator, c = session.accelerator, session.config
+def add_gradients(
+    session:Session,        # the run
+    group:list[list[int]],  # rows of every micro-batch of an update
+)->tuple[Tensor,Tensor|None,float|None,HiddenStates]: # task loss, penalty, λ and states of the last micro-batch
+    "Backward passes of an update: the task's gradient is that of all its examples, the penalty's the average over micro-batches."
+    examples, lam = sum(map(len, group)), None
     session.model.train()
     prepare_penalty(session, group)
     for i, rows in enumerate(group):
-        with nullcontext() if i == len(group)-1 else accelerator.no_sync(session.model):
+        with nullcontext() if i == len(group)-1 else session.accelerator.no_sync(session.model):
             task_loss, penalty, states = losses(session, rows)
             if penalty is not None and i == 0: lam = strength(session, task_loss, penalty)
             pushes = penalty if session.placebo is None else session.placebo(penalty, all_processes())
-            loss = task_loss if penalty is None else task_loss + lam*pushes
+            loss = task_loss*(len(rows)/examples) + (0. if penalty is None else lam/len(group)*pushes)
             if not loss.isfinite(): raise FloatingPointError(f"the loss is {loss.item()} after {session.updates} updates; a smaller |lam| or lr may help")
-            accelerator.backward(loss/len(group))
+            session.accelerator.backward(loss)
+    return task_loss, penalty, lam, states
+
+
+def update(session:Session, group:list[list[int]])->dict:
+    "One optimizer step on a group of micro-batches; what it logged."
+    accelerator, c = session.accelerator, session.config
+    task_loss, penalty, lam, states = add_gradients(session, group)
     norm = accelerator.clip_grad_norm_(session.model.parameters(), c.max_grad_norm or math.inf)
     log = {}
     if (session.updates+1) % session.log_every == 0:

@@ -2,8 +2,13 @@
 from dataclasses import replace
 
 import pytest
+import torch
+
+import istar_nb.training as training
 from istar_nb.runs import RunConfig
-from istar_nb.training import train
+from istar_nb.training import Session, add_gradients, train
+from toy_task import write_still_model
+from two_processes import on_two
 
 config = RunConfig(model="tiny-bert", method="istar", lam=-0.2, limit=96, epochs=1, batch_size=16, lr=1e-3, reference_points=4000, max_length=96)
 
@@ -18,14 +23,17 @@ def test_real_tasks(task, metrics, data_dir, tmp_path):
     assert record.data["source"] == "data_dir" and record.data["train"] == 96
 
 
-def test_squad(data_dir, tmp_path, monkeypatch):
-    "On its first 64 validation questions: the whole set is 10,570."
-    import istar_nb.training as training
+def few_validation_rows(monkeypatch):
+    "Only the first 64 validation rows of a task: SQuAD has 10,570."
     def small(*args, **kwargs):
         data = load(*args, **kwargs)
         return replace(data, validation=data.validation[:64])
     load = training.load_task
     monkeypatch.setattr(training, "load_task", small)
+
+
+def test_squad(data_dir, tmp_path, monkeypatch):
+    few_validation_rows(monkeypatch)
     record = run(replace(config, task="squad", limit=32, max_length=128), data_dir, tmp_path)
     assert record.metric == "f1" and 0 <= record.score <= 1 and "exact_match" in record.epochs[-1]
 
@@ -37,3 +45,29 @@ def test_both_signs_on_every_family(family, tmp_path):
         record = run(replace(config, task="stdlib-docs", model=f"tiny-{family}", lam=lam, limit=320, epochs=2, lr=2e-3), None, tmp_path)
         ends[lam] = record.epochs[-1]["isoscore"]
     assert ends[-2.] < ends[2.]
+
+
+def gradients_of(rank, model, task="stdlib-docs", data_dir=None):
+    "The gradient of 39 rows as one batch and as micro-batches of 16, 16 and 7, of which the processes have unequal shares."
+    session = Session(RunConfig(task=task, model=model, limit=60, max_length=64), data_dir, progress=False)
+    def gradient(group):
+        session.optimizer.zero_grad()
+        add_gradients(session, group)
+        return torch.cat([p.grad.flatten() for p in session.model.parameters() if p.grad is not None])
+    rows = list(range(39))
+    return gradient([rows]), gradient([rows[:16], rows[16:32], rows[32:]])
+
+
+def test_accumulated_gradient_is_that_of_the_joined_batch(tmp_path):
+    model = write_still_model(tmp_path/"model")
+    joined, parts = gradients_of(0, model)
+    (two, two_parts), other = on_two(gradients_of, model, folder=tmp_path, connected=False)
+    for gradient in (parts, two, two_parts): assert (gradient - joined).norm() < 1e-5*joined.norm()
+    assert torch.equal(two, other[0]) and torch.equal(two_parts, other[1])
+
+
+@pytest.mark.parametrize("task", ["stsb", "squad"])
+def test_accumulated_gradient_of_other_losses(task, data_dir, tmp_path, monkeypatch):
+    few_validation_rows(monkeypatch)
+    joined, parts = gradients_of(0, write_still_model(tmp_path/"model"), task, data_dir)
+    assert (parts - joined).norm() < 1e-5*joined.norm()

@@ -14,6 +14,19 @@ def write_model(folder):
     return folder
 
 
+def write_still_model(folder):
+    "Write a tiny model without dropout, and its tokenizer; returns the folder as text."
+    import torch
+
+    from istar_nb.encoders import load_encoder
+    torch.manual_seed(0)
+    model, tokenizer = load_encoder("tiny-bert")
+    model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
 def write_task(folder, rows=1000, seed=0):
     "Write sentences of made-up words, some of which go with the label, in the layout of sst2; returns the folder."
     draw, place = random.Random(seed), folder/"glue"/"sst2"
