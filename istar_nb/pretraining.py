@@ -6,7 +6,8 @@
 __all__ = ['special', 'PretrainConfig', 'word_runs', 'distinct_texts', 'without_shared', 'Corpus', 'gather_texts', 'learn_pieces',
            'train_tokenizer', 'pack', 'mask_tokens', 'generator_of', 'make_model', 'unigram_loss', 'Pretraining',
            'predict', 'pretrain_update', 'single_batch', 'held_out_geometry', 'held_out_loss', 'measure',
-           'PretrainRecord', 'load_pretrained', 'save_pretrained', 'run_updates', 'make_pretrain_record', 'pretrain']
+           'PretrainRecord', 'load_pretrained', 'save_pretrained', 'run_updates', 'make_pretrain_record', 'made_from',
+           'carry_through', 'pretrain']
 
 # %% ../nbs/26_pretraining.ipynb #07eb5695
 import hashlib
@@ -34,9 +35,10 @@ from .encoders import forward_with_states, pretrained_folder, quiet
 from .isoscore import isoscore_from_cov
 from .measures import sv_anisotropy
 from .regularizers import IStar, pooled_isoscore
-from .runs import RunConfig, RunRecord, check_type, environment, find_record, iterate_records, save_record, schema
+from .runs import (RunConfig, RunRecord, check_origin, check_type, check_writable, environment, files_sha256, find_record, folder_beside, iterate_records,
+                           local_folder, other_origin, run_lock, save_failed, save_record, schema)
 from .tasks import load_task
-from .training import clock, defined, load_checkpoint, make_accelerator, merged, parameter_groups, save_checkpoint
+from .training import clock, data_sha256, defined, load_checkpoint, make_accelerator, merged, parameter_groups, save_checkpoint
 
 # %% ../nbs/26_pretraining.ipynb #8aa98a89
 @dataclass(frozen=True)
@@ -253,7 +255,7 @@ def unigram_loss(
 
 class Pretraining:
     "Everything one pre-training works with; what a checkpoint needs goes by the names of `training.Session`."
-    scaler = strength = None
+    scaler = strength = model_sha256 = None
     def __init__(self,
         config:PretrainConfig,       # of the run
         data_dir:str|Path|None=None, # folder with the tasks' files; None for `ISTAR_DATA`
@@ -465,13 +467,35 @@ def run_updates(session:Pretraining, folder:Path, checkpoint_every:int)->None:
     bar.close()
 
 
-def make_pretrain_record(session:Pretraining)->PretrainRecord:
-    "The record of a finished session."
+def make_pretrain_record(session:Pretraining, made_from:dict)->PretrainRecord:
+    "The record of a finished session, with the hashes of the texts and of the model that came of them."
     corpus, sizes = session.corpus, dict(train=len(session.corpus.train), held_out=len(session.corpus.held_out), tokens=sum(map(len, session.ids)))
-    data = dict(source=corpus.source, sha256=session.data.sha256, note=corpus.note, **sizes, vocabulary=len(session.tokenizer), batches_per_pass=session.per_pass, unigram_loss=session.unigram)
+    data = dict(source=corpus.source, sha256=session.data.sha256, **made_from, note=corpus.note, **sizes, vocabulary=len(session.tokenizer), batches_per_pass=session.per_pass, unigram_loss=session.unigram)
     parameters = sum(p.numel() for p in session.model.parameters())
     return PretrainRecord(asdict(session.config), session.config.id, "done", session.epochs, session.steps, data,
                           dict(environment(), device=session.device.type, parameters=parameters), round(session.seconds, 2), session.started)
+
+# %% ../nbs/26_pretraining.ipynb #cee48242
+def made_from(config:PretrainConfig, target:Path, data_dir:str|Path|None=None, hub:bool=False)->dict[str,str|None]:
+    "The hashes of the texts as they are now, and of the model in its folder; None where they are not at hand."
+    hashes = [data_sha256(name, data_dir, hub) for name in config.texts.split("+")]
+    texts = None if None in hashes else hashlib.sha256("".join(hashes).encode()).hexdigest()
+    return dict(texts_sha256=texts, model_sha256=files_sha256(sorted(target.glob("*.safetensors"))))
+
+
+def carry_through(session:Pretraining, root:str|Path, folder:Path, target:Path, checkpoint_every:int, **places)->PretrainRecord:
+    "Train to the end, keep the model and write the record, also of a failure; what the machine stops leaves its checkpoint."
+    config = session.config
+    try: run_updates(session, folder, checkpoint_every)
+    except OSError: raise
+    except Exception:
+        save_failed(PretrainRecord(asdict(config), config.id, "failed", environment=environment(), error=traceback.format_exc()), root)
+        raise
+    save_pretrained(session, target)
+    record = make_pretrain_record(session, made_from(config, target, **places))
+    save_record(record, root)
+    shutil.rmtree(folder, ignore_errors=True)
+    return record
 
 
 def pretrain(
@@ -480,24 +504,22 @@ def pretrain(
     data_dir:str|Path|None=None,      # folder with the tasks' files; None for `ISTAR_DATA`
     hub:bool=False,                   # allow downloads from the Hugging Face hub
     models:str|Path|None=None,        # local folder for models, each in one named by its id; None for `ISTAR_MODELS`, or else runs/pretrained
-    checkpoints:str|Path="runs/checkpoints", # local folder for unfinished runs; each gets one of its own
+    checkpoints:str|Path|None=None,   # local folder for unfinished runs, each in one of its own; None for the folder checkpoints of a local root, or else of runs
     checkpoint_every:int=100,         # updates between checkpoints
     progress:bool=True,               # show a progress bar
+    remake:bool=False,                # make a run anew whose record comes from other texts, or whose model is another one
 )->PretrainRecord:                    # of this run, just made or made before
     "Pre-train a small BERT on texts of tasks, with its penalty; keep the model and record how loss and isotropy moved."
     if not isinstance(checkpoint_every, int) or checkpoint_every < 1: raise ValueError(f"`checkpoint_every` must be a number of updates, at least 1, not {checkpoint_every!r}")
-    target, folder = pretrained_folder(config.id, models), Path(checkpoints)/config.id
-    record = find_record(root, config.id, PretrainRecord)
-    if record is not None and record.status == "done" and target.is_dir(): return record
-    try:
-        session = Pretraining(config, data_dir, hub, progress)
-        load_checkpoint(session, folder)
-        run_updates(session, folder, checkpoint_every)
-        record = make_pretrain_record(session)
-        save_pretrained(session, target)
-    except Exception:
-        save_record(PretrainRecord(asdict(config), config.id, "failed", environment=environment(), error=traceback.format_exc()), root)
-        raise
-    save_record(record, root)
-    shutil.rmtree(folder, ignore_errors=True)
-    return record
+    target, folder = pretrained_folder(config.id, models).expanduser(), folder_beside(root, "checkpoints", checkpoints)/config.id
+    record, places = find_record(root, config.id, PretrainRecord), dict(data_dir=data_dir, hub=hub)
+    if record is not None and record.status == "done" and target.is_dir():
+        now = made_from(config, target, **places)
+        if not (remake and other_origin(record.data, now)): return check_origin(record, now, root) or record
+    with run_lock(folder) as held:
+        if not held: raise BlockingIOError(f"pre-training {config.id} is being made by another process, which holds the lock in {folder.parent}: wait for it, or choose another `root`")
+        session = Pretraining(config, progress=progress, **places)
+        check_writable(target.parent, "models")
+        if (store := local_folder(root)) is not None: check_writable(store, "root")
+        load_checkpoint(session, folder, remake)
+        return carry_through(session, root, folder, target, checkpoint_every, **places)

@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['memory_advice', 'executors', 'measured', 'option_types', 'values_of', 'as_number', 'combinations', 'configuration',
            'unique', 'with_seeds', 'grid', 'whole_numbers', 'read_yaml', 'alike', 'duration', 'Plan', 'plan',
-           'terminal', 'show_plan', 'Job', 'settled', 'attempt', 'carry_out', 'failure', 'advice', 'Event', 'Places',
-           'here', 'Slot', 'slots', 'Worker', 'work', 'read_orders', 'in_processes', 'ended', 'ray_attempt', 'on_ray',
-           'room', 'ray_record', 'label', 'Monitor', 'sweep', 'stored', 'tidy', 'absolute', 'go_through', 'load_sweep',
-           'records_of']
+           'terminal', 'show_plan', 'Job', 'settled', 'attempt', 'carry_out', 'free_memory', 'failure', 'advice',
+           'Event', 'Places', 'here', 'Slot', 'slots', 'Worker', 'work', 'read_orders', 'in_processes', 'ended',
+           'ray_attempt', 'on_ray', 'room', 'ray_record', 'label', 'Monitor', 'sweep', 'current', 'stored', 'tidy',
+           'go_through', 'load_sweep', 'records_of']
 
 # %% ../nbs/24_sweeps.ipynb #f4a3d0a6
 import gc
@@ -27,14 +27,15 @@ import warnings
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args, get_origin
 
 import istar_nb
 
-from .runs import RunConfig, RunRecord, environment, find_record, finite, iterate_records, load_records, save_record
+from .runs import (RunConfig, RunRecord, absolute, environment, find_record, finite, folder_beside, iterate_records, load_records, other_origin, remedy,
+                           run_lock, save_failed, save_record)
 
 # %% ../nbs/24_sweeps.ipynb #0a020b9f
 def option_types(kind:type)->dict[str,tuple]:
@@ -163,6 +164,7 @@ class Plan:
     status: dict[str, str]         # "done" or "failed" of the ids that have a record
     seconds: dict[tuple, float]    # median time of the runs that are `alike`
     retry_failed: bool = False     # failed runs are made again
+    origins: dict[str, dict] = field(default_factory=dict) # what the finished runs were made from, by id: `data` of their records
 
     @property
     def todo(self)->list[RunConfig]:
@@ -208,13 +210,13 @@ def plan(
     retry_failed:bool=False,     # count failed runs among those to do
 )->Plan:
     "What of a grid is done, what failed, what is left and how long that may take."
-    status, times = {}, {}
+    status, times, origins = {}, {}, {}
     for record in iterate_records(root):
-        status[record.id] = record.status
+        status[record.id], origins[record.id] = record.status, record.data
         config = RunConfig.from_dict(record.config)
         if record.status == "done" and record.seconds is not None:
             for key in (alike(config), alike(config, method=False)): times.setdefault(key, []).append(record.seconds)
-    return Plan(list(configs), status, {key: statistics.median(seconds) for key, seconds in times.items()}, retry_failed)
+    return Plan(list(configs), status, {key: statistics.median(seconds) for key, seconds in times.items()}, retry_failed, origins)
 
 
 def terminal(): # a rich Console
@@ -235,16 +237,24 @@ class Job:
     root: str                        # folder or fsspec URL of the store
     data_dir: str | None = None      # folder with the tasks' files
     hub: bool = False                # allow downloads from the Hugging Face hub
-    checkpoints: str = "runs/checkpoints" # local folder for unfinished runs
+    checkpoints: str | None = None   # local folder for unfinished runs; None for the one that belongs to the store
     checkpoint_every: int | None = None # updates between checkpoints; None for one at the end of every epoch
     retry_failed: bool = False       # make failed runs again
+    remake: bool = False             # make runs anew whose record comes from other data or weights
     wait: bool = False               # wait for a run that another process is at, instead of leaving it
+
+
+    def folder(self, config:RunConfig)->Path:
+        "Where the checkpoints of a run are."
+        return folder_beside(self.root, "checkpoints", self.checkpoints)/config.id
 
 
 def settled(config:RunConfig, job:Job)->RunRecord|None:
     "The record of a run that need not be made."
+    from istar_nb.training import made_before
     record = find_record(job.root, config.id)
-    return record if record is not None and (record.status == "done" or not job.retry_failed) else None
+    if record is None or record.status == "failed": return None if job.retry_failed else record
+    return made_before(config, job.root, job.data_dir, job.hub, job.remake)
 
 
 def attempt(
@@ -252,40 +262,37 @@ def attempt(
     job:Job,          # and how
 )->RunRecord|None:    # "done" or "failed"; None when another process is at it
     "Carry out one run, whatever comes of it."
-    from filelock import FileLock, Timeout
     try:
         if (record := settled(config, job)) is not None: return record
-    except (ValueError, TypeError): return failure(config, job, traceback.format_exc())
-    path = Path(job.checkpoints)/f"{config.id}.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path)
-    try: lock.acquire(timeout=-1 if job.wait else 0)
-    except Timeout: return None
-    try: return settled(config, job) or carry_out(config, job)
-    finally:
-        with suppress(OSError): path.unlink()   # while it is held: who waits for it notices
-        lock.release()
+        with run_lock(job.folder(config), job.wait) as held: return (settled(config, job) or carry_out(config, job)) if held else None
+    except (ValueError, TypeError, OSError): return failure(config, traceback.format_exc())
 
 
 def carry_out(config:RunConfig, job:Job)->RunRecord:
-    "Train; a failure is recorded, with advice where there is some."
-    from istar_nb.training import train
-    try: return train(config, job.root, job.data_dir, job.hub, job.checkpoints, job.checkpoint_every, progress=False)
-    except Exception as error: text = traceback.format_exc() + advice(error)
+    "Train; a failure is recorded, with advice where there is some, and what is refused before it begins is not."
+    from istar_nb.training import carry_through, open_session
+    folder, begun = job.folder(config), False
+    try:
+        session = open_session(config, job.root, folder, job.remake, data_dir=job.data_dir, hub=job.hub, progress=False)
+        begun = True
+        return carry_through(session, job.root, folder, job.checkpoint_every)
+    except Exception as error: lost, stopped = failure(config, traceback.format_exc() + advice(error)), isinstance(error, OSError)
+    session = None              # it and the traceback held the model
+    free_memory()
+    if begun and not stopped: save_failed(lost, job.root)
+    return lost
+
+
+def free_memory()->None:
+    "Give back what the last run held."
     import torch
-    gc.collect()                # the traceback held the model
+    gc.collect()
     if torch.cuda.is_available(): torch.cuda.empty_cache()
-    return failure(config, job, text)
 
 
-def failure(config:RunConfig, job:Job, error:str)->RunRecord:
-    "Record a failed run; a file in its place that is no record is not written over."
-    record = RunRecord(asdict(config.complete), config.id, "failed", environment=environment(), error=error)
-    try: found = find_record(job.root, config.id)
-    except (ValueError, TypeError): return record
-    if found is not None and found.status == "done": return found
-    save_record(record, job.root)
-    return record
+def failure(config:RunConfig, error:str)->RunRecord:
+    "The record of a failed run, not written yet."
+    return RunRecord(asdict(config.complete), config.id, "failed", environment=environment(), error=error)
 
 
 memory_advice = ("\nThe run was out of memory. Less is needed with a smaller batch_size and a larger accumulate, gradient_checkpointing: true, precision: bf16, "
@@ -460,7 +467,10 @@ def ended(worker:Worker, todo:deque, deaths:Counter, job:Job, places:Places)->It
     if deaths[config.id] <= places.restarts:
         todo.appendleft(config)
         yield Event("again", config, note=reason)
-    else: yield Event("ended", config, failure(config, job, f"{reason}\nThis happened {deaths[config.id]} times." + advice(reason)))
+    else:
+        lost = failure(config, f"{reason}\nThis happened {deaths[config.id]} times." + advice(reason))
+        save_failed(lost, job.root)
+        yield Event("ended", config, lost)
 
 # %% ../nbs/24_sweeps.ipynb #84369356
 def ray_attempt(config:dict, job:dict, threads:int)->str|None: # JSON of the record; None when another process is at it
@@ -503,7 +513,10 @@ def ray_record(ref, config:RunConfig, job:Job)->RunRecord|None:
     "The record that a task returns, written to the store if it is not there; a lost task is a failed run."
     import ray
     try: text = ray.get(ref)
-    except ray.exceptions.RayError as error: return failure(config, job, f"{type(error).__name__}: {error}" + advice(error))
+    except ray.exceptions.RayError as error:
+        lost = failure(config, f"{type(error).__name__}: {error}" + advice(error))
+        save_failed(lost, job.root)
+        return lost
     if text is None: return None
     record = RunRecord.from_json(text)
     if record.status == "done" and find_record(job.root, record.id) is None: save_record(record, job.root)
@@ -577,9 +590,10 @@ def sweep(
     root:str|Path="runs",            # folder or fsspec URL for records
     data_dir:str|Path|None=None,     # folder with the tasks' files; None for `ISTAR_DATA`
     hub:bool=False,                  # allow downloads from the Hugging Face hub
-    checkpoints:str|Path="runs/checkpoints", # local folder for unfinished runs
+    checkpoints:str|Path|None=None,  # local folder for unfinished runs; None for the folder checkpoints of a local root, or else of runs
     checkpoint_every:int|None=None,  # updates between checkpoints; None for one at the end of every epoch
     retry_failed:bool=False,         # make failed runs again
+    remake:bool=False,               # make runs anew whose record comes from other data or weights
     dry_run:bool=False,              # only show what there is to do
     progress:bool=True,              # show how far it is
     workers:int|None=None,           # processes: how many; None for one a GPU, or without a GPU one for every two cores
@@ -593,32 +607,36 @@ def sweep(
     if executor not in executors: raise ValueError(f"`executor` must be one of {', '.join(map(repr, executors))}, not {executor!r}")
     configs = grid(spec) if seeds is None else with_seeds(grid(spec), whole_numbers(seeds, "seeds"))
     data_dir = data_dir or os.environ.get("ISTAR_DATA")
-    job = Job(absolute(root), data_dir and absolute(data_dir), hub, absolute(checkpoints), checkpoint_every, retry_failed)
-    planned = plan(configs, job.root, retry_failed)
+    job = Job(absolute(root), data_dir and absolute(data_dir), hub, str(folder_beside(root, "checkpoints", checkpoints)), checkpoint_every, retry_failed, remake)
+    planned = current(plan(configs, job.root, retry_failed), job)
     places, failures = Places(workers, threads, restarts, address, cpus_per_run, gpus_per_run), {}
     if dry_run: show_plan(planned)
     else: failures = go_through(planned, executors[executor], job, places, progress)
     return [record for c in configs if (record := stored(c, job, failures)) is not None]
 
 
+def current(plan:Plan, job:Job)->Plan:
+    "The plan, in which a run from other data or weights is to be made anew; an error if that was not asked for."
+    from istar_nb.training import origin
+    done = [c for c in plan.configs if plan.status.get(c.id) == "done"]
+    now = {(c.task, c.model): origin(c, job.data_dir, job.hub) for c in {(c.task, c.model): c for c in done}.values()}
+    other = {c.id: words for c in done if (words := other_origin(plan.origins[c.id], now[c.task, c.model]))}
+    if not other: return plan
+    if not job.remake: raise ValueError(f"{len(other)} of {len(done)} finished runs in {job.root}, the first of them {next(iter(other))}, were made from {next(iter(other.values()))}: {remedy}")
+    return replace(plan, status={run: status for run, status in plan.status.items() if run not in other})
+
+
 def stored(config:RunConfig, job:Job, failures:Mapping)->RunRecord|None:
-    "The record of a run; where the store has a file that is none, the failure to which that led."
-    try: return find_record(job.root, config.id)
+    "The record of a run; where the store has none, or a file that is none, the failure to which that led."
+    try: return find_record(job.root, config.id) or failures.get(config.id)
     except (ValueError, TypeError): return failures.get(config.id)
 
 
 def tidy(configs:Sequence[RunConfig], job:Job)->None:
     "Remove what a kill between writing a record and removing its checkpoints has left."
     for config in configs:
-        shutil.rmtree(Path(job.checkpoints)/config.id, ignore_errors=True)
-        with suppress(OSError): (Path(job.checkpoints)/f"{config.id}.lock").unlink()
-
-
-def absolute(
-    path:str|Path, # folder or fsspec URL
-)->str:
-    "The same place for processes that work in another folder."
-    return str(path) if "://" in str(path) else str(Path(path).absolute())
+        shutil.rmtree(job.folder(config), ignore_errors=True)
+        with suppress(OSError): job.folder(config).with_suffix(".lock").unlink()
 
 
 def go_through(
