@@ -764,5 +764,5 @@ def launch(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     try: torch.multiprocessing.spawn(launched, (processes, port, threads, config, dict(options, root=root)), nprocs=processes)
-    except torch.multiprocessing.ProcessException as e: raise ChildProcessError(f"a process has ended: {str(e).strip().splitlines()[-1]}") from e
+    except (torch.multiprocessing.ProcessExitedException, torch.multiprocessing.ProcessRaisedException) as e: raise ChildProcessError(f"a process has ended: {str(e).strip().splitlines()[-1]}") from e
     return find_record(root, config.id)

@@ -1,4 +1,5 @@
 "A run that is killed and started again ends bit-equal to one that was not."
+import resource
 import signal
 import time
 from dataclasses import replace
@@ -6,8 +7,11 @@ from dataclasses import replace
 import psutil
 import pytest
 
+import istar_nb.training as training
 from istar_nb.runs import RunConfig, find_record, iterate_records
 from istar_nb.training import train
+from toy_task import write_model, write_task
+from two_processes import on_two
 
 config = RunConfig(model="tiny-bert", method="istar", lam=-0.5, limit=960, epochs=2, lr=1e-3, reference_points=5000)
 words = ["train", "--model", "tiny-bert", "--method", "istar", "--lam", "-0.5", "--limit", "960", "--epochs", "2", "--lr", "1e-3",
@@ -59,9 +63,96 @@ def test_checkpoint_of_another_number_of_processes_is_refused(istar, tmp_path):
 
 
 def test_half_written_checkpoint_does_not_count(tmp_path):
-    folder = tmp_path/"checkpoints"/config.id/"writing.tmp"
+    small = replace(config, limit=64, epochs=1)
+    folder = tmp_path/"checkpoints"/small.id/"writing.tmp"
     folder.mkdir(parents=True)
     (folder/"session.json").write_text("{")
-    small = replace(config, limit=64, epochs=1)
-    folder.parent.rename(tmp_path/"checkpoints"/small.id)
-    assert train(small, tmp_path, checkpoints=tmp_path/"checkpoints", progress=False).status == "done"
+    assert train(small, tmp_path, progress=False).status == "done" and not list((tmp_path/"checkpoints").iterdir())
+
+
+class Unplugged(Exception): "The power went out."
+
+
+def unplugged_after(updates, config, root, data):
+    "Train until so many updates are made, with a checkpoint after every second one."
+    whole, calls = training.update, iter(range(updates))
+    def failing(session, group):
+        if next(calls, None) is None: raise Unplugged
+        return whole(session, group)
+    training.update = failing
+    try:
+        with pytest.raises(Unplugged): go_on(config, root, data)
+    finally: training.update = whole
+
+
+def go_on(config, root, data): return train(config, root, data, checkpoint_every=2, progress=False)
+
+
+kinds = [dict(method="istar", lam=1, scope="local", refresh="start"), dict(method="istar", lam=1, scope="local", refresh="average"),
+         dict(method="istar", relative=0.5, scope="local", per_layer=True, refresh_every=3, accumulate=2), dict(method="istar", relative=0.5, refresh="average", max_points=40),
+         dict(method="entropy", accumulate=2), dict(method="isobn"), dict(method="cosreg", lam_start=0.5, lam_ramp=1.)]
+
+
+def toy(folder, **options): return RunConfig(**dict(task="sst2", model=str(write_model(folder)), limit=96, batch_size=16, epochs=2, lr=1e-3, max_length=16, reference_points=500) | options)
+
+
+def broken_and_whole(rank, model, data, folder):
+    "For every kind of run: is a resumed one equal to an unbroken one?"
+    equal = []
+    for i, kind in enumerate(kinds):
+        config = RunConfig(**dict(task="sst2", model=model, limit=96, batch_size=16, epochs=2, lr=1e-3, max_length=16, reference_points=500) | kind)
+        last = 12//config.accumulate - 1
+        unplugged_after(last, config, f"{folder}/broken {i}", data)
+        equal.append(go_on(config, f"{folder}/broken {i}", data).same == go_on(config, f"{folder}/whole {i}", data).same)
+    return equal
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_every_kind_of_run_is_resumed(tmp_path, processes):
+    "Also those of which every process has a reference of its own."
+    args = str(write_model(tmp_path/"model")), write_task(tmp_path/"data"), str(tmp_path)
+    results = [broken_and_whole(0, *args)] if processes == 1 else on_two(broken_and_whole, *args, folder=tmp_path, connected=False)
+    for equal in results: assert equal == [True]*len(kinds)
+
+
+@pytest.mark.parametrize("name", ["session.safetensors", "session.json", "rank-0.safetensors"])
+def test_a_damaged_checkpoint_is_passed_over(tmp_path, name):
+    config, data = toy(tmp_path/"model", method="istar", lam=1, refresh="start"), write_task(tmp_path/"data")
+    unplugged_after(5, config, tmp_path/"broken", data)
+    [older, newest] = sorted((tmp_path/"broken"/"checkpoints"/config.id).iterdir())
+    (newest/name).write_bytes((newest/name).read_bytes()[:100])
+    with pytest.warns(UserWarning, match=f"{newest.name} .* is passed over"): record = go_on(config, tmp_path/"broken", data)
+    assert record.same == go_on(config, tmp_path/"whole", data).same
+
+
+def test_full_disk(tmp_path, monkeypatch):
+    "A file that cannot be written ends the run with a message; no half checkpoint and no record of a failure remain, and the run goes on from the checkpoint before."
+    config, data = toy(tmp_path/"model"), write_task(tmp_path/"data")
+    whole, before = training.update, resource.getrlimit(resource.RLIMIT_FSIZE)
+    def filling(session, group):
+        if session.updates == 3: resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+        return whole(session, group)
+    with monkeypatch.context() as m:
+        m.setattr(training, "update", filling)
+        try:
+            with pytest.raises(OSError, match="after 4 updates could not be written"): go_on(config, tmp_path/"full", data)
+        finally: resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [p.name for p in (tmp_path/"full"/"checkpoints"/config.id).iterdir()] == ["checkpoint-000000002-0000"]
+    assert find_record(tmp_path/"full", config.id) is None
+    assert go_on(config, tmp_path/"full", data).same == go_on(config, tmp_path/"whole", data).same
+
+
+def test_no_room_for_the_record(tmp_path, monkeypatch):
+    "No half record remains, and the finished run is not trained again."
+    config, data, before = toy(tmp_path/"model"), write_task(tmp_path/"data"), resource.getrlimit(resource.RLIMIT_FSIZE)
+    kept = training.keep_record
+    def filling(*args):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+        try: return kept(*args)
+        finally: resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with monkeypatch.context() as m:
+        m.setattr(training, "keep_record", filling)
+        with pytest.raises(OSError): go_on(config, tmp_path/"full", data)
+    assert [p.name for p in (tmp_path/"full").iterdir()] == ["checkpoints"]
+    monkeypatch.setattr(training, "update", None)
+    assert go_on(config, tmp_path/"full", data).status == "done"

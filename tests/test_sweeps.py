@@ -1,6 +1,7 @@
 "Sweeps: worker processes against one process, killed workers, Ctrl-C, two sweeps at once, selection."
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from toy_task import write_model, write_task
 
 folder = tempfile.TemporaryDirectory()
 base = dict(task="sst2", model=f"{folder.name}/tiny", epochs=1, limit=64, max_length=16, batch_size=16, lr=1e-3, reference_points=2000)
-spec = dict(base=base, seeds=[0, 1], runs=[dict(method="none"), dict(method="istar", lam=1, layers=[[9]]), dict(method="istar", lam=[-1, 1])])
+spec = dict(base=base, seeds=[0, 1], runs=[dict(method="none"), dict(method="istar", lam=1, lr=1e30), dict(method="istar", lam=[-1, 1])])
 long = dict(base={**base, "limit": 480, "epochs": 2}, seeds=[0, 1], runs=[dict(method="none"), dict(method="istar", lam=-1)])
 local = {}
 
@@ -62,11 +63,33 @@ def test_processes_make_the_same_records_with_a_failure_among_them(tmp_path, cap
     assert [r.status for r in records] == ["done", "failed", "done", "done"]*2
     check(tmp_path, spec, reference(spec))
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 8 and sum("] failed: " in line and "there are layers 0 to 2" in line for line in lines) == 2
+    assert len(lines) == 8 and sum("] failed: " in line and "finite" in line for line in lines) == 2
     assert records[0].environment["threads"] == 1
     times = {r.id: r.started for r in records}
     again = sweep(spec, executor="processes", workers=2, **places(tmp_path))
     assert {r.id: r.started for r in again} == times and not capsys.readouterr().out, "nothing is made again, failed runs neither"
+
+
+@pytest.mark.parametrize("executor", ["local", "processes"])
+def test_what_is_refused_is_reported_and_not_recorded(tmp_path, executor, capsys):
+    refused = [dict(layers=[[9]], method="istar", lam=1), dict(task="cola"), dict(model="nowhere"), dict(batch_size=1)]
+    records = sweep(dict(base=base, runs=[*refused, {}]), executor=executor, workers=1, threads=1, **places(tmp_path))
+    assert [r.status for r in records] == ["failed"]*4 + ["done"] and capsys.readouterr().out.count("] failed: ") == 4
+    assert [r.id for r in iterate_records(tmp_path/"runs")] == [records[-1].id]
+    for record, said in zip(records, ("there are layers 0 to 2", "cola/train", "'nowhere'", "batch_size")): assert said in record.error
+
+
+def test_home_folder_and_other_data(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write_task(tmp_path/"data", rows=200)
+    monkeypatch.chdir(tmp_path)
+    [record] = sweep(dict(**base, seed=[0]), root="~/my runs", data_dir="~/data", progress=False)
+    assert record.status == "done" and [p.name for p in (tmp_path/"my runs").glob("*.json")] == [f"{record.id}.json"] and not (tmp_path/"~").exists()
+    shutil.rmtree(tmp_path/"data")
+    write_task(tmp_path/"data", rows=201)
+    with pytest.raises(ValueError, match="1 of 1 finished runs .* other data .*remake"): sweep(dict(**base, seed=[0, 1]), root="~/my runs", data_dir="~/data", progress=False)
+    again = sweep(dict(**base, seed=[0, 1]), root="~/my runs", data_dir="~/data", progress=False, remake=True)
+    assert [r.status for r in again] == ["done"]*2 and again[0].data["sha256"] == again[1].data["sha256"] != record.data["sha256"]
 
 
 def test_dry_run_shows_and_makes_nothing(tmp_path, capsys):
