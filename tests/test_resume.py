@@ -88,21 +88,19 @@ def unplugged_after(updates, config, root, data):
 def go_on(config, root, data): return train(config, root, data, checkpoint_every=2, progress=False)
 
 
-kinds = [dict(method="istar", lam=1, scope="local", refresh="start"), dict(method="istar", lam=1, scope="local", refresh="average"),
-         dict(method="istar", relative=0.5, scope="local", per_layer=True, refresh_every=3, accumulate=2), dict(method="istar", relative=0.5, refresh="average", max_points=40),
-         dict(method="entropy", accumulate=2), dict(method="isobn"), dict(method="cosreg", lam_start=0.5, lam_ramp=1.)]
-
-
-def toy(folder, **options): return RunConfig(**dict(task="sst2", model=str(write_model(folder)), limit=96, batch_size=16, epochs=2, lr=1e-3, max_length=16, reference_points=500) | options)
+toy = dict(task="sst2", limit=96, batch_size=16, epochs=2, lr=1e-3, max_length=16)
+local = dict(method="istar", scope="local", reference_points=500)
+kinds = [dict(**local, lam=1, refresh="start"), dict(**local, lam=1, refresh="average"), dict(**local, relative=0.5, per_layer=True, refresh_every=3, accumulate=2),
+         dict(method="istar", relative=0.5, refresh="average", max_points=40), dict(method="entropy", accumulate=2), dict(method="isobn"),
+         dict(method="cosreg", lam_start=0.5, lam_ramp=1.)]
 
 
 def broken_and_whole(rank, model, data, folder):
     "For every kind of run: is a resumed one equal to an unbroken one?"
     equal = []
     for i, kind in enumerate(kinds):
-        config = RunConfig(**dict(task="sst2", model=model, limit=96, batch_size=16, epochs=2, lr=1e-3, max_length=16, reference_points=500) | kind)
-        last = 12//config.accumulate - 1
-        unplugged_after(last, config, f"{folder}/broken {i}", data)
+        config = RunConfig(model=model, **toy, **kind)
+        unplugged_after(12//config.accumulate - 1, config, f"{folder}/broken {i}", data)
         equal.append(go_on(config, f"{folder}/broken {i}", data).same == go_on(config, f"{folder}/whole {i}", data).same)
     return equal
 
@@ -117,7 +115,7 @@ def test_every_kind_of_run_is_resumed(tmp_path, processes):
 
 @pytest.mark.parametrize("name", ["session.safetensors", "session.json", "rank-0.safetensors"])
 def test_a_damaged_checkpoint_is_passed_over(tmp_path, name):
-    config, data = toy(tmp_path/"model", method="istar", lam=1, refresh="start"), write_task(tmp_path/"data")
+    config, data = RunConfig(model=str(write_model(tmp_path/"model")), method="istar", lam=1, refresh="start", **toy), write_task(tmp_path/"data")
     unplugged_after(5, config, tmp_path/"broken", data)
     [older, newest] = sorted((tmp_path/"broken"/"checkpoints"/config.id).iterdir())
     (newest/name).write_bytes((newest/name).read_bytes()[:100])
@@ -127,7 +125,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, name):
 
 def test_full_disk(tmp_path, monkeypatch):
     "A file that cannot be written ends the run with a message; no half checkpoint and no record of a failure remain, and the run goes on from the checkpoint before."
-    config, data = toy(tmp_path/"model"), write_task(tmp_path/"data")
+    config, data = RunConfig(model=str(write_model(tmp_path/"model")), **toy), write_task(tmp_path/"data")
     whole, before = training.update, resource.getrlimit(resource.RLIMIT_FSIZE)
     def filling(session, group):
         if session.updates == 3: resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
@@ -144,7 +142,7 @@ def test_full_disk(tmp_path, monkeypatch):
 
 def test_no_room_for_the_record(tmp_path, monkeypatch):
     "No half record remains, and the finished run is not trained again."
-    config, data, before = toy(tmp_path/"model"), write_task(tmp_path/"data"), resource.getrlimit(resource.RLIMIT_FSIZE)
+    config, data, before = RunConfig(model=str(write_model(tmp_path/"model")), **toy), write_task(tmp_path/"data"), resource.getrlimit(resource.RLIMIT_FSIZE)
     kept = training.keep_record
     def filling(*args):
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
