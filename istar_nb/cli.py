@@ -91,11 +91,13 @@ def train_command(
     root: str = "runs",
     data_dir: str | None = None,
     hub: bool = False,
+    checkpoints: str | None = None,
     checkpoint_every: int | None = None,
     save_model: str | None = None,
     progress: bool = True,
     processes: int = 1,
     tracker: str | None = None,
+    remake: bool = False,
 )->RunRecord:
     """Fine-tune a model on a task, with or without a penalty, and record score and isotropy.
 
@@ -104,17 +106,20 @@ def train_command(
         root: Folder or fsspec URL for the record.
         data_dir: Folder with the tasks' files; without it the variable ISTAR_DATA.
         hub: Allow downloads from the Hugging Face hub.
+        checkpoints: Local folder for unfinished runs; without it the folder checkpoints of a local root, or else of runs.
         checkpoint_every: Updates between checkpoints; without it one at the end of every epoch.
         save_model: Folder for the fine-tuned model; without it the model is not kept.
         progress: Show progress bars.
         processes: Processes on this machine that act as one; each takes a GPU where there are GPUs.
         tracker: A tracker of accelerate, such as tensorboard, that the log also goes to.
+        remake: Make anew what has a record from other data or weights.
     """
     from istar_nb.reports import show_value
     from istar_nb.training import launch, train
     check_positive(checkpoint_every=checkpoint_every, processes=processes)
     if save_model is not None: save_model = str(check_writable("--save-model", local_path(save_model)))
-    options = dict(data_dir=data_dir, hub=hub, checkpoint_every=checkpoint_every, save_model=save_model, progress=progress, tracker=tracker)
+    options = dict(data_dir=data_dir, hub=hub, checkpoints=checkpoints, checkpoint_every=checkpoint_every, save_model=save_model, progress=progress, tracker=tracker,
+                   remake=remake)
     record = train(config, root, **options) if processes == 1 else launch(config, processes, root=root, **options)
     if int(os.environ.get("RANK", 0)) == 0:
         show_comparison([record], f"{config.task} with {config.model}, seed {config.seed}")
@@ -131,8 +136,10 @@ def sweep_command(
     root: str = "runs",
     data_dir: str | None = None,
     hub: bool = False,
+    checkpoints: str | None = None,
     checkpoint_every: int | None = None,
     retry_failed: bool = False,
+    remake: bool = False,
     dry_run: bool = False,
     workers: int | None = None,
     threads: int | None = None,
@@ -152,8 +159,10 @@ def sweep_command(
         root: Folder or fsspec URL for the records.
         data_dir: Folder with the tasks' files; without it the variable ISTAR_DATA.
         hub: Allow downloads from the Hugging Face hub.
+        checkpoints: Local folder for unfinished runs; without it the folder checkpoints of a local root, or else of runs.
         checkpoint_every: Updates between checkpoints; without it one at the end of every epoch.
         retry_failed: Make failed runs again.
+        remake: Make anew what has a record from other data or weights.
         dry_run: Only show what there is to do.
         workers: processes: How many; without it one a GPU, or without a GPU one for every two cores.
         threads: Compute threads of a run; without it its share of the cores.
@@ -165,7 +174,7 @@ def sweep_command(
     from istar_nb import selection, sweeps
     check_positive(checkpoint_every=checkpoint_every, workers=workers, threads=threads)
     grid = local_path(grid)
-    options = dict(seeds=seeds, executor=executor, root=root, data_dir=data_dir, hub=hub, checkpoint_every=checkpoint_every, retry_failed=retry_failed, dry_run=dry_run,
+    options = dict(seeds=seeds, executor=executor, root=root, data_dir=data_dir, hub=hub, checkpoints=checkpoints, checkpoint_every=checkpoint_every, retry_failed=retry_failed, remake=remake, dry_run=dry_run,
                    workers=workers, threads=threads, address=address, cpus_per_run=cpus_per_run, gpus_per_run=gpus_per_run, progress=progress)
     if select is None: ends = [r.status == "done" for r in sweeps.sweep(grid, **options)]
     else:
@@ -187,7 +196,9 @@ def pretrain_command(
     data_dir: str | None = None,
     hub: bool = False,
     models: str | None = None,
+    checkpoints: str | None = None,
     checkpoint_every: int = 100,
+    remake: bool = False,
     dry_run: bool = False,
     progress: bool = True,
 )->None:
@@ -199,7 +210,9 @@ def pretrain_command(
         data_dir: Folder with the tasks' files; without it the variable ISTAR_DATA.
         hub: Allow downloads from the Hugging Face hub.
         models: Local folder for the models; without it the variable ISTAR_MODELS, or else runs/pretrained.
+        checkpoints: Local folder for unfinished runs; without it the folder checkpoints of a local root, or else of runs.
         checkpoint_every: Updates between checkpoints.
+        remake: Make anew what has a record from other texts, or whose model is another one.
         dry_run: Only show the names of the models and which are there.
         progress: Show progress bars.
     """
@@ -211,7 +224,7 @@ def pretrain_command(
     rows, grid = [], local_path(grid)
     for config in configurations(grid, pretraining.PretrainConfig):
         name = f"scratch:{config.id}"
-        made = find_record(root, config.id, pretraining.PretrainRecord) if dry_run else pretraining.pretrain(config, root, data_dir, hub, models, checkpoint_every=checkpoint_every, progress=progress)
+        made = find_record(root, config.id, pretraining.PretrainRecord) if dry_run else pretraining.pretrain(config, root, data_dir, hub, models, checkpoints, checkpoint_every, progress, remake)
         last = made.evaluations[-1] if made is not None and made.evaluations else {}
         rows.append([name, config.lam, config.seed, "yes" if pretrained_folder(name, models).is_dir() else "no", last.get("mlm_loss"), last.get("isoscore")])
     show_table(["model", "λ", "seed", "there", "held-out loss, nats", "ι"], rows, f"models of {grid.name}")
@@ -498,7 +511,7 @@ def main(
                                               description="Measure, change and honestly evaluate the isotropy of language-model representations.")
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())    # what is still unwritten has no reader
-    except (ValueError, TypeError, OSError, ImportError) as e:
+    except (ValueError, TypeError, OSError, ImportError, FloatingPointError) as e:
         print(f"istar: {e}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:

@@ -37,7 +37,7 @@ from .measures import sv_anisotropy
 from .regularizers import IStar, pooled_isoscore
 from .runs import (RunConfig, RunRecord, check_origin, check_type, check_writable, environment, files_sha256, find_record, folder_beside, iterate_records,
                            local_folder, other_origin, run_lock, save_failed, save_record, schema)
-from .tasks import load_task
+from .tasks import load_task, local_path
 from .training import clock, data_sha256, defined, load_checkpoint, make_accelerator, merged, parameter_groups, save_checkpoint
 
 # %% ../nbs/26_pretraining.ipynb #8aa98a89
@@ -511,7 +511,7 @@ def pretrain(
 )->PretrainRecord:                    # of this run, just made or made before
     "Pre-train a small BERT on texts of tasks, with its penalty; keep the model and record how loss and isotropy moved."
     if not isinstance(checkpoint_every, int) or checkpoint_every < 1: raise ValueError(f"`checkpoint_every` must be a number of updates, at least 1, not {checkpoint_every!r}")
-    target, folder = pretrained_folder(config.id, models).expanduser(), folder_beside(root, "checkpoints", checkpoints)/config.id
+    target, folder = local_path(pretrained_folder(config.id, models)), folder_beside(root, "checkpoints", checkpoints)/config.id
     record, places = find_record(root, config.id, PretrainRecord), dict(data_dir=data_dir, hub=hub)
     if record is not None and record.status == "done" and target.is_dir():
         now = made_from(config, target, **places)

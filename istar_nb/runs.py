@@ -28,6 +28,7 @@ from typing import ClassVar, Literal, get_args, get_origin
 from uuid import uuid4
 
 import istar_nb
+from .tasks import local_path
 
 # %% ../nbs/22_runs.ipynb #5e4b74aa
 Method = Literal["none", "istar", "istar-unbiased", "cosreg", "entropy", "vicreg", "uniformity", "isolayer", "isobn"]
@@ -365,7 +366,7 @@ def absolute(
     path:str|Path, # folder or fsspec URL
 )->str:
     "The same place for processes that work in another folder; `~` stands for the home folder."
-    return str(path) if "://" in str(path) else str(Path(os.path.expanduser(path)).absolute())
+    return str(path) if "://" in str(path) else str(local_path(path).absolute())
 
 
 def local_folder(

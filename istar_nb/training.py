@@ -50,7 +50,7 @@ from .regularizers import (CosReg, HiddenStates, IStar, Regularizer, RelativeStr
                                    pooled_isoscore)
 from .runs import (RunConfig, RunRecord, absolute, check_origin, check_writable, environment, files_sha256, find_record, folder_beside, local_folder, other_origin,
                            run_lock, save_failed, save_record)
-from .tasks import TASKS, Collator, Task, encode, load_task, span_answers, task_metrics
+from .tasks import TASKS, Collator, Task, encode, load_task, local_path, span_answers, task_metrics
 from .topology import EntropyRegularizer
 
 # %% ../nbs/23_training.ipynb #543b978e
@@ -120,7 +120,7 @@ def data_sha256(
     folder, task = data_dir or os.environ.get("ISTAR_DATA"), TASKS.get(name)
     if task is None: return None
     try:
-        files = [Path(folder).expanduser()/task.path/f"{split}.jsonl.gz" for split in ("train", "validation")] if folder and not task.make else []
+        files = [local_path(folder)/task.path/f"{split}.jsonl.gz" for split in ("train", "validation")] if folder and not task.make else []
         return hash_of_rows(name, folder and str(folder), hub, tuple((stat.st_size, stat.st_mtime_ns) for stat in (file.stat() for file in files)))
     except (ValueError, OSError, ImportError): return None
 
@@ -658,7 +658,7 @@ def make_record(session:Session)->RunRecord:
 def open_session(config:RunConfig, root:str|Path, folder:Path, remake:bool=False, save_model:str|Path|None=None, **options)->Session:
     "A session that goes on from its checkpoint, if it has one; what cannot be carried out is an error here."
     session = Session(config, **options)
-    if save_model is not None: check_writable(Path(save_model).expanduser(), "save_model")
+    if save_model is not None: check_writable(local_path(save_model), "save_model")
     if (store := local_folder(root)) is not None: check_writable(store, "root")
     if session.accelerator.is_main_process: shutil.rmtree(folder/"writing.tmp", ignore_errors=True)    # of a run that was killed while it wrote
     load_checkpoint(session, folder, remake)
@@ -677,7 +677,7 @@ def carry_through(session:Session, root:str|Path, folder:Path, checkpoint_every:
         if session.rank == 0: save_failed(failed_record(session.config), root)
         raise
     if session.rank == 0:
-        if save_model is not None: keep_model(session, Path(save_model).expanduser())
+        if save_model is not None: keep_model(session, local_path(save_model))
         record = keep_record(record, root)
         shutil.rmtree(folder, ignore_errors=True)
     session.accelerator.wait_for_everyone()
