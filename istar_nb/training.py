@@ -33,7 +33,7 @@ import torch
 import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
-from accelerate.utils import gather_object, set_seed
+from accelerate.utils import broadcast_object_list, gather_object, set_seed
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -680,8 +680,7 @@ def carry_through(session:Session, root:str|Path, folder:Path, checkpoint_every:
         if save_model is not None: keep_model(session, local_path(save_model))
         record = keep_record(record, root)
         shutil.rmtree(folder, ignore_errors=True)
-    session.accelerator.wait_for_everyone()
-    return record
+    return broadcast_object_list([record])[0]    # what a process logged of its own sentences is not in the store
 
 
 def failed_record(config:RunConfig)->RunRecord:
