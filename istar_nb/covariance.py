@@ -156,8 +156,8 @@ def peak(
 def unit_of(
     largest:Tensor, # () largest magnitude
 )->Tensor:          # () above 0 and finite
-    "What to divide by so that squares stay in range; 1 where there is no such magnitude."
-    return torch.where(largest.isfinite() & (largest > 0), largest, 1.)
+    "What to divide by so that squares stay in range, also where there is no such magnitude."
+    return largest.nan_to_num(1., 1.).clamp(min=torch.finfo(largest.dtype).tiny)
 
 
 def check_finite(

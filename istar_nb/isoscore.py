@@ -156,7 +156,7 @@ class PooledIsoScore(torch.autograd.Function):
         with torch.autocast(clouds[0].device.type, enabled=False):
             moments = pooled_moments(clouds, index, group)
             (mean, drift, _, facts), cov, processes = moments, moments.covariance(), 1 if group is None else dist.get_world_size(group)
-            if cov_ref is not None: cov.mul_(1-zeta).add_(cov_ref.to(cov)*zeta)
+            if cov_ref is not None: cov.lerp_(cov_ref.to(cov), zeta.to(cov) if isinstance(zeta, Tensor) else zeta)
             largest = peak(cov)
             score, G = ratio_and_gradient(cov.div_(unit_of(largest)), len(mean))
             root = unit_of(largest).sqrt()

@@ -645,7 +645,7 @@ class VICRegCovariance(LayerPenalty):
         centred = x - high - (mean - high).to(x.dtype)
         joint = global_sum(torch.cat([centred.T @ centred, centred.sum(0, keepdim=True)]), self.group).to(wide)
         cov = (joint[:-1] - torch.outer(joint[-1], joint[-1])/count)/(count - 1)
-        value = (cov.square().sum() - cov.diagonal().square().sum())/len(cov)
+        value = 2*cov.triu(1).square().sum()/len(cov)
         in_range = sums.isfinite().all(), value.detach() <= torch.finfo(x.dtype).max
         return value, torch.stack([count, *(flag.to(wide) for flag in in_range)])
 
@@ -704,7 +704,7 @@ class LogPotential(torch.autograd.Function):
         if group is not None: dist.all_reduce(total, group=group)
         ctx.t, ctx.group = t, group
         ctx.save_for_backward(unit, forces.mul_((4*t/total*(1 if group is None else dist.get_world_size(group))).to(unit.dtype)))
-        return (total/(len(others)*(len(others)-1))).log()
+        return (total/(len(others)*(len(others)-1))).log().clamp(max=0)    # equal directions may differ by rounding
 
     @staticmethod
     def backward(ctx, grad:Tensor):
