@@ -133,10 +133,8 @@ def model_sha256(
     try:
         source = local_source(name)
         if not Path(source).is_dir():
-            from huggingface_hub import try_to_load_from_cache
-            cached = try_to_load_from_cache(source, "config.json")
-            if not isinstance(cached, str): return None
-            source = str(Path(cached).parent)
+            from transformers.utils import cached_file
+            source = str(Path(cached_file(source, "config.json", local_files_only=True)).parent)
         folders = dict.fromkeys((Path(source), Path(weights_folder(source))))
         return files_sha256([file for folder in folders for file in sorted(folder.glob("*.safetensors"))])
     except (ValueError, OSError, ImportError): return None
