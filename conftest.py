@@ -63,7 +63,7 @@ def places(path, nb):
     name = re.search(r"#\| default_exp (\w+)", "".join(cell.source for cell in nb.cells[:2]))
     if not name: return {}
     module = get_config().lib_path/f"{name[1]}.py"
-    above = {line.rpartition("#")[2]: i for i, line in enumerate(module.read_text().splitlines(), 1) if line.startswith("# %%")}
+    above = {line.rpartition("#")[2]: i for i, line in enumerate(module.read_text(encoding="utf-8").splitlines(), 1) if line.startswith("# %%")}
     directives = {cell.id: len(re.match(r"(#\|.*\n)*", cell.source)[0].splitlines()) for cell in nb.cells}
     return {cell.source: (str(module), above[cell.id] - directives[cell.id]) for cell in nb.cells if cell.id in above}
 

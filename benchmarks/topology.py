@@ -81,7 +81,7 @@ def ours(x, calls, wait):
 def hardware(torch):
     "What the timings depend on."
     info = Path("/proc/cpuinfo")
-    model = next((line.split(":")[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")), "") if info.exists() else ""
+    model = next((line.split(":")[1].strip() for line in info.read_text(encoding="utf-8").splitlines() if line.startswith("model name")), "") if info.exists() else ""
     return dict(machine=platform.machine(), cpu=model or platform.processor(), cores=os.cpu_count(), threads=torch.get_num_threads(),
                 load_before=os.getloadavg()[0], gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else None)
 

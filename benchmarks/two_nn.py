@@ -70,7 +70,7 @@ def compare(methods, repeats):
 
 def hardware(torch):
     "What the timings depend on."
-    model = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), "") if Path("/proc/cpuinfo").exists() else ""
+    model = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if line.startswith("model name")), "") if Path("/proc/cpuinfo").exists() else ""
     return dict(machine=platform.machine(), cpu=model or platform.processor(), cores=os.cpu_count(), threads=torch.get_num_threads(),
                 load_before=os.getloadavg()[0], gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else None)
 

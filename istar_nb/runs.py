@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['Method', 'schema', 'defaults', 'methods', 'penalties', 'options', 'object_stores', 'origins', 'remedy', 'RunConfig',
-           'check_type', 'fits', 'RunRecord', 'finite', 'git_commit', 'processor', 'environment', 'open_root',
-           'record_path', 'write_whole', 'read_text', 'json_files', 'save_record', 'save_failed', 'find_record',
-           'iterate_records', 'absolute', 'local_folder', 'folder_beside', 'check_writable', 'run_lock', 'hash_of_file',
-           'files_sha256', 'other_origin', 'check_origin', 'load_records', 'agreement', 'compare_stores']
+           'allowed', 'plain_run', 'check_type', 'fits', 'RunRecord', 'finite', 'git_commit', 'processor',
+           'environment', 'open_root', 'record_path', 'write_whole', 'read_text', 'json_files', 'save_record',
+           'save_failed', 'find_record', 'iterate_records', 'absolute', 'local_folder', 'folder_beside',
+           'check_writable', 'run_lock', 'hash_of_file', 'files_sha256', 'other_origin', 'check_origin', 'load_records',
+           'agreement', 'compare_stores']
 
 # %% ../nbs/22_runs.ipynb #a9242237
 import hashlib
@@ -21,7 +22,7 @@ import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import NoneType
 from typing import ClassVar, Literal, get_args, get_origin
@@ -127,7 +128,7 @@ class RunConfig:
     @property
     def canonical(self)->str:
         "JSON of what differs from the defaults, keys sorted: the same text for the same run, also after an option was added."
-        mine, plain = vars(self.complete), vars(RunConfig().complete)
+        mine, plain = vars(self.complete), plain_run()
         return json.dumps(dict(schema=schema, **{k: v for k, v in mine.items() if v != plain[k]}), sort_keys=True)
 
     @property
@@ -165,10 +166,22 @@ options = {  # which methods an option belongs to
     "bias_correction": ("isobn",)}
 
 # %% ../nbs/22_runs.ipynb #4bd33ef7
+@cache
+def allowed(wanted)->tuple[list, list]: # strings of its Literals, other types
+    "What an annotation allows: a grid asks thousands of times."
+    parts = (wanted,) if get_origin(wanted) in (None, Literal, tuple, list) else get_args(wanted)
+    return [c for p in parts if get_origin(p) is Literal for c in get_args(p)], [p for p in parts if get_origin(p) is not Literal]
+
+
+@cache
+def plain_run()->dict: # names and values
+    "The run without a penalty, which the others are told apart from."
+    return vars(RunConfig().complete)
+
+
 def check_type(name:str, value, wanted)->None:
     "An error that names the field if `value` is not of the annotated type. Integers pass for floats; NaN and infinity do not."
-    parts = (wanted,) if get_origin(wanted) in (None, Literal, tuple, list) else get_args(wanted)
-    choices, kinds = [c for p in parts if get_origin(p) is Literal for c in get_args(p)], [p for p in parts if get_origin(p) is not Literal]
+    choices, kinds = allowed(wanted)
     if isinstance(value, str) and value in choices: return
     if any(fits(value, kind) for kind in kinds):
         if isinstance(value, float) and not math.isfinite(value): raise ValueError(f"`{name}` must be finite, not {value}")
@@ -254,7 +267,7 @@ def git_commit()->str|None: # hash, with "+" when the checkout has changes; None
 
 def processor()->str: # such as "AMD EPYC 7763"
     "The processor's name."
-    try: lines = Path("/proc/cpuinfo").read_text().splitlines()
+    try: lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError: lines = []
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor() or platform.machine())
 

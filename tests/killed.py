@@ -41,7 +41,7 @@ def attempt(seconds, f, *args):
         os.setpgid(0, 0)
         code = 1
         try:
-            with open(os.devnull, "w") as sink: os.dup2(sink.fileno(), 1)
+            with open(os.devnull, "w", encoding="utf-8") as sink: os.dup2(sink.fileno(), 1)
             f(*args)
             code = 0
         finally: os._exit(code)

@@ -120,7 +120,7 @@ def test_a_file_without_texts_is_refused(content, message, run):
 
 
 def test_a_file_that_cannot_be_read_is_named(run):
-    Path("secret.txt").write_text("One.")
+    Path("secret.txt").write_text("One.", encoding="utf-8")
     Path("secret.txt").chmod(0)
     if os.access("secret.txt", os.R_OK): pytest.skip("this user may read everything")
     code, said = run("measure", "--text", "secret.txt")
@@ -156,11 +156,11 @@ def test_both_things_that_are_compared_are_shown(run):
     for folder in ("a", "b"):
         Path(folder).mkdir()
         np.save(f"{folder}/x.npy", np.random.default_rng(len(folder)).normal(size=(60, 8)))
-    Path("texts.txt").write_text("\n".join(SENTENCES[:20]))
+    Path("texts.txt").write_text("\n".join(SENTENCES[:20]), encoding="utf-8")
     def labels(*words):
         code, said = run("measure", *words, "--no-progress")
         assert code == 0, said
-        names, page = list(json.loads(Path("isotropy/isotropy.json").read_text())["measures"]), Path("isotropy/isotropy.html").read_text()
+        names, page = list(json.loads(Path("isotropy/isotropy.json").read_text(encoding="utf-8"))["measures"]), Path("isotropy/isotropy.html").read_text(encoding="utf-8")
         assert all(name in said and page.count(f"<h2>{name}</h2>") == 1 for name in names)
         return names
     assert labels("--embeddings", "a/x.npy", "--compare", "b/x.npy") == ["a/x.npy", "b/x.npy"]
@@ -200,7 +200,7 @@ def no_work(monkeypatch):
 @pytest.mark.parametrize("words", ["measure --task cola --max-length -5", "measure --task cola --batch-tokens -1", "measure --task cola --batch-tokens 0", "measure --task cola --limit 0",
                                    "train --checkpoint-every -1", "train --processes 0", "sweep grid.yaml --checkpoint-every 0", "sweep grid.yaml --workers 0"])
 def test_impossible_numbers_are_refused_first(words, run, no_work):
-    Path("grid.yaml").write_text("base: {model: tiny-bert, limit: 64, epochs: 1}\nseeds: [0]\nruns: [{method: none}]\n")
+    Path("grid.yaml").write_text("base: {model: tiny-bert, limit: 64, epochs: 1}\nseeds: [0]\nruns: [{method: none}]\n", encoding="utf-8")
     code, said = run(*words.split())
     assert code == 2 and words.split()[-2] in said and not Path("runs").exists(), said
 
@@ -208,12 +208,12 @@ def test_impossible_numbers_are_refused_first(words, run, no_work):
 @pytest.mark.parametrize("place", ["file/below", "file", "/proc/nobody/here", "/dev/null/x", "link/x"])
 @pytest.mark.parametrize("words", ["measure --task cola --out", "demo --out", "train --save-model", "runs --root store --export"])
 def test_places_that_cannot_be_written_are_refused_first(words, place, run, no_work):
-    Path("file").write_text("")
+    Path("file").write_text("", encoding="utf-8")
     Path("link").symlink_to("nowhere")
     Path("store").mkdir()
     code, said = run(*words.split(), f"{place}/x.csv" if "--export" in words else place)
     assert code == 2 and words.split()[-1] in said and not Path("runs").exists(), said
-    assert Path("file").read_text() == ""
+    assert Path("file").read_text(encoding="utf-8") == ""
 
 
 def test_room_for_special_tokens_and_layers_are_checked_before_measuring(run):
@@ -250,7 +250,7 @@ def test_the_home_folder_has_its_short_name_everywhere(run, tmp_path, monkeypatc
 
 def test_a_store_that_is_not_there_is_an_error(run):
     Path("store").mkdir()
-    Path("file").write_text("")
+    Path("file").write_text("", encoding="utf-8")
     assert run("runs", "--root", "store")[0] == 0, "a store without runs is one"
     for words in (["--root", "nowhere"], ["--root", "file"], ["--root", "store", "--against", "nowhere"], ["--root", "memory://nothing"]):
         code, said = run("runs", *words)
@@ -258,7 +258,7 @@ def test_a_store_that_is_not_there_is_an_error(run):
 
 
 def test_a_sweep_with_failed_runs_says_so_by_its_exit_code(run):
-    Path("grid.yaml").write_text("base: {model: tiny-bert, limit: 64, epochs: 1}\nseeds: [0]\nruns: [{method: none}, {method: istar, lam: 1, layers: [[9]]}]\n")
+    Path("grid.yaml").write_text("base: {model: tiny-bert, limit: 64, epochs: 1}\nseeds: [0]\nruns: [{method: none}, {method: istar, lam: 1, layers: [[9]]}]\n", encoding="utf-8")
     code, said = run("sweep", "grid.yaml", "--no-progress")
     assert code == 1 and "2 runs recorded in runs, 1 of them failed" in said
     assert run("sweep", "grid.yaml", "--no-progress", "--dry-run")[0] == 0

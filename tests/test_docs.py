@@ -55,7 +55,7 @@ def repo(tmp_path):
     shutil.copytree(ROOT/"docs", tmp_path/"docs", ignore=shutil.ignore_patterns("images"))
     shutil.copy(ROOT/"settings.ini", tmp_path)
     for folder in ("lib", "nbs/experiments"): (tmp_path/folder).mkdir(parents=True)
-    settings = (tmp_path/"settings.ini").read_text()
+    settings = (tmp_path/"settings.ini").read_text(encoding="utf-8")
     (tmp_path/"settings.ini").write_text(re.sub(r"^lib_path = .*$", "lib_path = lib", settings, flags=re.M))
     (tmp_path/"lib"/"scores.py").write_text(MODULE)
     definitions = MODULE.split("\n\n")
@@ -77,7 +77,7 @@ def write(root, name, *cells):
 
 def build(root):
     docs.build_site(root, root/"site")
-    return (root/"site"/"scores.html").read_text()
+    return (root/"site"/"scores.html").read_text(encoding="utf-8")
 
 
 def test_page(repo, capsys):
@@ -102,13 +102,13 @@ def test_source_links_lead_to_the_definition(repo):
     found = dict(re.findall(r'id="([\w.]+)"><code>.*?href="source/scores\.html#L(\d+)"', page))
     assert {name: lines[int(n) - 1].strip() for name, n in found.items()} == {
         "score": "def score(", "Result": "@dataclass", "Result.merge": "def merge(self, other): # both in one"}
-    source = (repo/"site"/"source"/"scores.html").read_text()
+    source = (repo/"site"/"source"/"scores.html").read_text(encoding="utf-8")
     assert all(f'id="L{n}"' in source for n in found.values())
 
 
 def test_search_and_toc(repo):
     page = build(repo)
-    entries = {e["location"] for e in json.loads((repo/"site"/"search"/"search_index.json").read_text())["docs"]}
+    entries = {e["location"] for e in json.loads((repo/"site"/"search"/"search_index.json").read_text(encoding="utf-8"))["docs"]}
     assert {"scores.html#score", "scores.html#Result.merge", "experiments/one.html#a-heading"} <= entries
     assert not any(e.startswith("source/") for e in entries)
     toc = page.split('data-md-component="toc"')[1].split("</nav>\n")[0]
@@ -136,7 +136,7 @@ def test_a_notebook_needs_a_title(repo, capsys):
 
 def test_readme(repo, capsys):
     docs.write_readme(repo)
-    text = (repo/"README.md").read_text()
+    text = (repo/"README.md").read_text(encoding="utf-8")
     assert "[scores](nbs/00_scores.ipynb) and `[no](link)`" in text
     assert "![Figure](docs/images/readme-1.png)" in text and "```python\n2\n```\n\n```text\n2\n```" in text
     assert (repo/"docs"/"images"/"readme-1.png").read_bytes() == base64.b64decode(PNG)

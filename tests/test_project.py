@@ -18,14 +18,14 @@ modules = sorted(p for p in (root/"istar_nb").glob("*.py") if not p.stem.startsw
 
 def imports(path):
     "Top-level packages and istar_nb modules that a file imports anywhere."
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import): yield from (alias.name for alias in node.names)
         if isinstance(node, ast.ImportFrom): yield ("istar_nb." if node.level else "") + (node.module or "")
 
 
 def definitions(path):
     "A module without its imports and its list of names, which depend on where it was exported to."
-    body = ast.parse(path.read_text()).body
+    body = ast.parse(path.read_text(encoding="utf-8")).body
     return [ast.unparse(node) for node in body if not isinstance(node, (ast.Import, ast.ImportFrom)) and not ast.unparse(node).startswith("__all__")]
 
 

@@ -29,8 +29,8 @@ def lowest():
 def main(names):
     venv.create(environment, with_pip=True, clear=True)
     pins = environment/"lowest.txt"
-    torch = re.search(r"^torch==.*", (root/"constraints.txt").read_text(), re.M)[0]
-    pins.write_text("\n".join([*(pin for pin in lowest() if not pin.startswith("torch==")), torch]) + "\n")
+    torch = re.search(r"^torch==.*", (root/"constraints.txt").read_text(encoding="utf-8"), re.M)[0]
+    pins.write_text("\n".join([*(pin for pin in lowest() if not pin.startswith("torch==")), torch]) + "\n", encoding="utf-8")
     pip = [environment/"bin"/"pip", "install", "--quiet", "-c", pins, "-e", root, *TOOLS]
     if code := subprocess.run(pip).returncode: return code
     return subprocess.run([environment/"bin"/"python", root/"tools"/"test.py", "-Wdefault", *(names or TESTS)], cwd=root).returncode
