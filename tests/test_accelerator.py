@@ -19,7 +19,7 @@ from transformers import PrinterCallback, Trainer, TrainingArguments, default_da
 from istar_nb.covariance import (Moments, covariance, optimal_zeta, participation_ratio, shrink,
                                  unbiased_traces)
 from istar_nb.dimension import gride, two_nn
-from istar_nb.encoders import forward_with_states, load_encoder
+from istar_nb.encoders import load_encoder
 from istar_nb.isolayer import IsoBN, IsoLayer, JointLoss, isotropy_loss
 from istar_nb.isoscore import isoscore, isoscore_eig, isoscore_from_cov, isoscore_star, isoscore_unbiased
 from istar_nb.measures import (effective_rank, explained_variance, high_variance_dimensions, mean_activation,
