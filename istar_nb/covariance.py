@@ -22,7 +22,7 @@ from torch import Tensor
 
 # %% ../nbs/00_covariance.ipynb #83275565
 class Shareable:
-    "The memory of a read-only array, called writable so that torch shares it without a warning; nothing here writes to its input."
+    "The memory of a read-only array, called writable so that torch shares it; nothing here writes to its input."
     def __init__(self, x:np.ndarray):
         self.owner, self.__array_interface__ = x, x.__array_interface__ | dict(data=(x.ctypes.data, False))
 
@@ -32,8 +32,9 @@ def from_numpy(
     name:str="x",  # what the argument is called in an error
 )->Tensor:         # of the same dtype; it shares the memory where torch can
     "A NumPy array as a tensor, or an error that says why it cannot be one."
-    if x.dtype.kind not in "fiub" or x.itemsize > 8: raise TypeError(f"`{name}` must be floating point of 64 bits or fewer, not {x.dtype}")
-    if np.ma.is_masked(x): raise TypeError(f"`{name}` is an array with masked entries: leave out the rows that have them")
+    if x.dtype.kind not in "fiub" or x.itemsize > 8:
+        raise TypeError(f"`{name}` must be floating point of 64 bits or fewer, not {x.dtype}")
+    if np.ma.is_masked(x): raise TypeError(f"`{name}` has masked entries: leave out the rows that have them")
     x = np.asarray(x, x.dtype.newbyteorder("="))
     if any(step < 0 or step % x.itemsize for step in x.strides): x = x.copy()
     return torch.from_numpy(x if x.flags.writeable else np.asarray(Shareable(x)))

@@ -102,8 +102,8 @@ def matmul_formats(
 )->list[str]:            # such as "ieee" or "tf32"; of several backends where it is not known which one computes
     "The formats to which PyTorch may round the factors of float32 products."
     if not hasattr(torch.backends.mkldnn, "matmul"): return [torch.get_float32_matmul_precision()]   # before torch 2.9
-    of_device = dict(cpu=[torch.backends.mkldnn], cuda=[torch.backends.cuda])
-    return [backend.matmul.fp32_precision for backend in of_device.get(device.type, [torch.backends.mkldnn, torch.backends.cuda])]
+    cpu, cuda = torch.backends.mkldnn, torch.backends.cuda
+    return [backend.matmul.fp32_precision for backend in dict(cpu=[cpu], cuda=[cuda]).get(device.type, [cpu, cuda])]
 
 
 def product_error(

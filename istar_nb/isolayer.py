@@ -87,7 +87,8 @@ class JointLoss(nn.Module):
         losses = torch.stack([task_loss.float(), isotropy_loss.float()])
         values = self.over_processes(losses.detach())
         means = torch.where(self.count == 0, values, self.means.float())
-        if not self.begun and not (means > 0).all(): raise ValueError(f"the first losses must be positive, and are {means.tolist()}")
+        if not self.begun and not (means > 0).all():
+            raise ValueError(f"the first losses must be positive, and are {means.tolist()}")
         joint = (losses*(means.mean()/means)).mean()
         if self.training:
             weight = self.smoothing/(1 + self.count)
@@ -140,7 +141,8 @@ class IsoBN(nn.Module):
         group, rate = all_processes() if self.settings["scope"] == "global" else None, self.settings["momentum"]
         moments = Moments(self.settings["dim"], x.device).update(x.float())
         if group is not None: moments.all_reduce(group)
-        if moments.count < 2: return warnings.warn("a batch of fewer than 2 points has no statistics: IsoBN keeps those that it has", stacklevel=2)
+        if moments.count < 2:
+            return warnings.warn("a batch of fewer than 2 points has no statistics: IsoBN keeps its own", stacklevel=2)
         cov = moments.scatter/moments.count
         self.cov.lerp_(cov.to(self.cov), rate)
         self.std.lerp_(cov.diagonal().clamp(min=0).sqrt().to(self.std), rate)
@@ -148,9 +150,9 @@ class IsoBN(nn.Module):
 
     def _apply(self, fn, recurse:bool=True)->"IsoBN":
         "Move as any module does; `half()` and the like leave the statistics in float32, where small steps still count."
-        before = self.cov, self.std
+        cov, std = self.cov, self.std
         super()._apply(fn, recurse)
-        if self.cov.dtype != torch.float32: self.cov, self.std = (old.to(new.device) for old, new in zip(before, (self.cov, self.std)))
+        if self.cov.dtype != torch.float32: self.cov, self.std = cov.to(self.cov.device), std.to(self.std.device)
         return self
 
     @torch.no_grad()
@@ -223,7 +225,7 @@ class ClsModel(nn.Module):
     )->Tensor:          # () float32
         "Cross-entropy, or mean squared error for a regression."
         if self.num_labels == 1: return F.mse_loss(logits.float().squeeze(-1), labels.float())
-        return F.cross_entropy(logits.float(), labels)
+        return F.cross_entropy(logits.float(), labels if labels.is_floating_point() else labels.long())
 
     def forward(self,
         input_ids:Tensor,                  # (B, T)
@@ -319,7 +321,8 @@ def split_indices(
 )->tuple[list[int],list[int]]: # ascending
     "The 70/30 split of the training examples (Section 4.1), drawn before fine-tuning."
     if not 0 < fraction < 1: raise ValueError(f"`fraction` must lie in (0, 1), not {fraction}")
-    order, second = torch.randperm(n, generator=torch.Generator().manual_seed(seed), device="cpu").tolist(), round(n*fraction)
+    generator, second = torch.Generator().manual_seed(seed), round(n*fraction)
+    order = torch.randperm(n, generator=generator, device="cpu").tolist()
     return sorted(order[second:]), sorted(order[:second])
 
 # %% ../nbs/12_isolayer.ipynb #1f036de2

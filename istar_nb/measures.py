@@ -61,7 +61,7 @@ class OuterProducts(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad:Tensor):
         x, middle = ctx.saved_tensors
-        if ctx.center and torch.is_grad_enabled(): middle = x.mean(0, dtype=middle.dtype)    # differentiated again, it depends on `x`
+        if ctx.center and torch.is_grad_enabled(): middle = x.mean(0, dtype=middle.dtype)    # to be differentiated too
         both, out = (grad + grad.T)/ctx.largest, torch.empty_like(x)
         for rows, centred in centred_chunks(x, middle, ctx.largest): out[rows] = (centred @ both).to(x.dtype)
         return out, None

@@ -224,7 +224,8 @@ def rank_correlation(
     if len(kept) < 3 or len(groups) < 2: raise ValueError(f"`frame` has {len(kept)} runs with {x} and {y} in {len(groups)} values of {cluster}, and at least 3 in 2 are needed")
     def rho(parts): return spearman(*np.concatenate(parts).T)
     generator = np.random.default_rng(seed)
-    drawn = np.array([rho([groups[i] for i in generator.integers(len(groups), size=len(groups))]) for _ in range(resamples)])
+    draws = (generator.integers(len(groups), size=len(groups)) for _ in range(resamples))
+    drawn = np.array([rho([groups[i] for i in draw]) for draw in draws])
     defined = drawn[np.isfinite(drawn)]
     low, high = np.quantile(defined, [(1-confidence)/2, (1+confidence)/2]) if len(defined) else (np.nan, np.nan)
     return RankCorrelation(rho(groups), float(low), float(high), len(kept), len(groups), len(frame)-len(kept))
@@ -257,11 +258,12 @@ def summarise(
 
 def spread(
     pairs,   # pandas DataFrame with run, baseline and difference of each pair
-)->float:    # NaN for fewer than two pairs, 0 where differences differ by no more than the rounding of the values they come from
+)->float:    # NaN for fewer than two pairs, 0 where differences differ by rounding alone
     "Standard deviation of the differences."
     if len(pairs) < 2: return float("nan")
-    sd, rounding = pairs.difference.to_numpy().std(ddof=1), 4*np.finfo(float).eps*np.abs(pairs[["run", "baseline"]].to_numpy()).max()
-    return float(sd) if sd > rounding else 0.
+    largest = np.abs(pairs[["run", "baseline"]].to_numpy()).max()
+    sd = pairs.difference.to_numpy().std(ddof=1)
+    return float(sd) if sd > 4*np.finfo(float).eps*largest else 0.
 
 
 def compare(pairs, confidence:float=0.95, resamples:int=9999)->dict:

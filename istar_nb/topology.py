@@ -166,9 +166,11 @@ def rooted_forest(
     "The edges of the Euclidean minimum spanning tree of each group; on an accelerator nothing comes back to the host."
     with torch.autocast(x.device.type, enabled=False):
         x = divided(x.detach().to(working_dtype(x)), scale)
-        if x.device.type != "cpu": return boruvka(torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist"), groups)
+        if x.device.type != "cpu":
+            return boruvka(torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist"), groups)
         if groups is None: return rooted_tree(x)
-        return torch.cat([part[rooted_tree(x[part])] for part in ((groups == g).nonzero().squeeze(1) for g in groups.unique())])
+        parts = [(groups == g).nonzero().squeeze(1) for g in groups.unique()]
+        return torch.cat([part[rooted_tree(x[part])] for part in parts])
 
 
 def rooted_tree(x:Tensor)->Tensor: # (n, 2) int64
@@ -345,7 +347,8 @@ def class_features(
     scale = power_of_two(largest)
     edges = rooted_forest(x, scale, groups)
     bars, owner = edge_lengths(x, edges, scale), torch.searchsorted(groups.sort().values, groups)[edges[:, 0]]
-    values, owner, (largest, *_) = torch.stack([bars.detach(), owner.to(bars), largest.expand_as(bars)]).cpu().double().numpy()
+    together = torch.stack([bars.detach(), owner.to(bars), largest.expand_as(bars)])
+    values, owner, (largest, *_) = together.cpu().double().numpy()
     check_finite(largest)
     classes = [np.flatnonzero(owner == number) for number in np.unique(owner)]
     chosen = [rows[features_of(values[rows], selection)] for rows in classes]
@@ -406,7 +409,8 @@ class PreparedPenalty(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad:Tensor):
-        if torch.is_grad_enabled(): raise RuntimeError("a prepared penalty has no second derivatives: call it without `prepare` where they are needed")
+        if torch.is_grad_enabled():
+            raise RuntimeError("a prepared penalty has no second derivatives: where they are needed, leave out `prepare`")
         return grad*ctx.saved_tensors[0], None, None
 
 
@@ -445,11 +449,11 @@ class EntropyRegularizer(Regularizer):
         "Make the next calls, one for each of `batches`, share the penalty of all of them."
         batches = [(states.points(self.layer, "cls").detach(), labels) for states, labels in batches]
         if not batches: raise ValueError("`batches` is empty: an update has at least one micro-batch")
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
             leaves = [x.to(working_dtype(x)).clone().requires_grad_() for x, _ in batches]
             value = self.penalty(torch.cat(leaves), torch.cat([labels for _, labels in batches]) if self.by_class else None)
             gradients = torch.autograd.grad(value, leaves)
-        self.value, self.waiting = value.detach(), [(x.detach(), g*len(batches)) for x, g in zip(leaves, gradients)]
+            self.value, self.waiting = value.detach(), [(x.detach(), g*len(batches)) for x, g in zip(leaves, gradients)]
 
     def share(self, x:Tensor)->Tensor: # () the value of the update
         "The prepared value with the gradient of one micro-batch."

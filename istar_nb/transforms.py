@@ -61,8 +61,8 @@ class NormMoments(Moments):
         "Take in the points that every other process has seen; each process must call it, and know `d`."
         own = copy.copy(self)
         super().all_reduce(group)
-        cubic, quartic = own.moved(own.mean - self.mean) if own.count else self.mean.new_zeros(len(self.mean)+1).split([len(self.mean), 1])
-        sums = torch.cat([cubic, quartic.view(1)])
+        sums = self.mean.new_zeros(len(self.mean)+1)
+        if own.count: sums[:-1], sums[-1] = own.moved(own.mean - self.mean)
         dist.all_reduce(sums, group=group)
         self.cubic, self.quartic = sums[:-1], sums[-1]
         return self

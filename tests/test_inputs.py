@@ -10,18 +10,19 @@ import torch
 from istar_nb.dimension import gride, two_nn
 from istar_nb.isolayer import isotropy_loss
 from istar_nb.isoscore import isoscore, isoscore_unbiased
-from istar_nb.measures import (effective_rank, explained_variance, high_variance_dimensions, mean_activation, mean_cosine, outlier_dimensions,
-                               partition_score, sv_anisotropy)
+from istar_nb.measures import (effective_rank, explained_variance, high_variance_dimensions, mean_activation,
+                               mean_cosine, outlier_dimensions, partition_score, sv_anisotropy)
 from istar_nb.topology import h0_bars, persistent_entropy, select_bars
 from istar_nb.transforms import AllButTheTop, NormMoments, Whitening
 
 MEASURES = dict(
     isoscore=isoscore, unbiased=isoscore_unbiased, isotropy_loss=isotropy_loss, mean_cosine=mean_cosine,
-    pairs=lambda x: mean_cosine(x, 50, torch.Generator().manual_seed(0)), partition=partition_score, explained=lambda x: explained_variance(x, 1),
-    anisotropy=lambda x: sv_anisotropy(x, center=False), rank=effective_rank, outliers=lambda x: outlier_dimensions(x).share,
-    high_variance=lambda x: high_variance_dimensions(x).share, mean=mean_activation, two_nn=two_nn, gride=lambda x: gride(x, 8).dimension,
-    bars=lambda x: h0_bars(x).sort().values, entropy=lambda x: persistent_entropy(h0_bars(x)), selected=lambda x: select_bars(h0_bars(x)),
-    moments=lambda x: NormMoments().update(x).quartic)
+    pairs=lambda x: mean_cosine(x, 50, torch.Generator().manual_seed(0)), partition=partition_score,
+    explained=lambda x: explained_variance(x, 1), anisotropy=lambda x: sv_anisotropy(x, center=False),
+    rank=effective_rank, outliers=lambda x: outlier_dimensions(x).share, mean=mean_activation,
+    high_variance=lambda x: high_variance_dimensions(x).share, two_nn=two_nn, gride=lambda x: gride(x, 8).dimension,
+    bars=lambda x: h0_bars(x).sort().values, entropy=lambda x: persistent_entropy(h0_bars(x)),
+    selected=lambda x: select_bars(h0_bars(x)), moments=lambda x: NormMoments().update(x).quartic)
 
 CLOUD = torch.randn(60, 7, generator=torch.Generator().manual_seed(0))*torch.linspace(1, 0.2, 7) + 0.5
 
@@ -42,17 +43,19 @@ def inferred():
 
 
 FORMS = dict(
-    array=lambda _: CLOUD.numpy(), fortran=lambda _: np.asfortranarray(CLOUD.numpy()), big_endian=lambda _: CLOUD.numpy().astype(">f4"),
-    backwards=lambda _: CLOUD.numpy()[::-1].copy()[::-1], read_only=lambda _: read_only(CLOUD.numpy()), mapped=mapped,
-    every_second=lambda _: torch.stack([CLOUD, CLOUD], 2)[:, :, 0], transposed=lambda _: CLOUD.T.contiguous().T, inferred=lambda _: inferred(),
-    leaf=lambda _: CLOUD.clone().requires_grad_(), parameter=lambda _: torch.nn.Parameter(CLOUD.clone()), double=lambda _: CLOUD.double())
+    array=lambda _: CLOUD.numpy(), fortran=lambda _: np.asfortranarray(CLOUD.numpy()),
+    big_endian=lambda _: CLOUD.numpy().astype(">f4"), backwards=lambda _: CLOUD.numpy()[::-1].copy()[::-1],
+    read_only=lambda _: read_only(CLOUD.numpy()), mapped=mapped,
+    every_second=lambda _: torch.stack([CLOUD, CLOUD], 2)[:, :, 0], transposed=lambda _: CLOUD.T.contiguous().T,
+    inferred=lambda _: inferred(), leaf=lambda _: CLOUD.clone().requires_grad_(),
+    parameter=lambda _: torch.nn.Parameter(CLOUD.clone()), double=lambda _: CLOUD.double())
 
 
 def check(x):
     "All measures of `x`, against those of the cloud as it is."
     for name, measure in MEASURES.items():
         found = measure(x).detach().double()
-        torch.testing.assert_close(found, EXPECTED[name], rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(found, EXPECTED[name], rtol=1e-4, atol=1e-5, msg=name)
 
 
 EXPECTED = {name: measure(CLOUD).detach().double() for name, measure in MEASURES.items()}
@@ -103,9 +106,11 @@ def test_transforms_take_every_form(form, make, tmp_path):
     np.testing.assert_allclose(transform.transform(x), expected, atol=1e-5)
 
 
-ODD = dict(two=CLOUD[:2], three=CLOUD[:3], wide=torch.randn(3, 200, generator=torch.Generator().manual_seed(1)), doubles=CLOUD.repeat(2, 1),
-           constant_column=torch.cat([CLOUD, torch.full((60, 1), 5.)], 1), zero_column=torch.cat([CLOUD, torch.zeros(60, 1)], 1),
-           far_away=CLOUD + 1e4, tiny=CLOUD*1e-15, huge=CLOUD*1e15, half=CLOUD.half(), half_tiny=(CLOUD*1e-4).half(), bfloat=CLOUD.bfloat16())
+ODD = dict(
+    two=CLOUD[:2], three=CLOUD[:3], wide=torch.randn(3, 200, generator=torch.Generator().manual_seed(1)),
+    doubles=CLOUD.repeat(2, 1), constant_column=torch.cat([CLOUD, torch.full((60, 1), 5.)], 1),
+    zero_column=torch.cat([CLOUD, torch.zeros(60, 1)], 1), far_away=CLOUD + 1e4, tiny=CLOUD*1e-15, huge=CLOUD*1e15,
+    half=CLOUD.half(), half_tiny=(CLOUD*1e-4).half(), bfloat=CLOUD.bfloat16())
 
 
 @pytest.mark.parametrize("name", ODD)

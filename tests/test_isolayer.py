@@ -91,6 +91,13 @@ def test_second_stage_touches_nothing_but_the_layer(num_labels):
     assert train_isolayer(model, train, held_out, keep="isoscore", tolerance=0.05, epochs=150, lr=3e-3) == history
 
 
+def test_labels_of_any_integer_type_are_classes():
+    encoder, tokenizer = load_encoder("tiny-bert")
+    model, batch = ClsModel(encoder, 8).eval(), batches(tokenizer)[0]
+    losses = [model(**batch | dict(labels=batch["labels"].to(dtype))).loss for dtype in (torch.int64, torch.int32, torch.uint8)]
+    assert losses[0] == losses[1] == losses[2]
+
+
 def test_features_are_what_the_head_would_see():
     encoder, tokenizer = load_encoder("tiny-roberta")
     model, made = ClsModel(encoder, 8).train(), batches(load_encoder("tiny-roberta").tokenizer)
@@ -223,7 +230,9 @@ def test_transforms_and_the_joint_loss_hardly_make_the_host_wait(make, allowed):
 @pytest.mark.parametrize("float64", (True, False))
 def test_moments_with_fourth_powers_on_an_accelerator(float64):
     x = cloud().double()
-    with Accelerator(float64=float64) as sim: found = NormMoments().update(x.float().to(sim.device)[:20]).update(x.float().to(sim.device)[20:]).ledoit_wolf()
+    with Accelerator(float64=float64) as sim:
+        there = x.float().to(sim.device)
+        found = NormMoments().update(there[:20]).update(there[20:]).ledoit_wolf()
     assert found == pytest.approx(NormMoments().update(x).ledoit_wolf(), rel=1e-2)
 
 

@@ -105,7 +105,8 @@ def test_both_searches_agree_on_clouds_with_ties(number):
 def in_bfloat16(product):
     "`product` as a CPU with units for bfloat16 computes it, where they are allowed: its factors are rounded."
     def rounded(added, a, b, **options):
-        if torch.backends.mkldnn.matmul.fp32_precision == "bf16" and a.dtype == torch.float32: a, b = a.bfloat16().float(), b.bfloat16().float()
+        if torch.backends.mkldnn.matmul.fp32_precision == "bf16" and a.dtype == torch.float32:
+            a, b = a.bfloat16().float(), b.bfloat16().float()
         return product(added, a, b, **options)
     return rounded
 
@@ -146,7 +147,8 @@ def test_neighbours_and_trees_on_an_accelerator(float64):
     def values(x, labels):
         x = x.detach().requires_grad_()
         bars = h0_bars(x)
-        penalties = [EntropyRegularizer(rule)(HiddenStates([x[:, None]], torch.ones(200, 1, device=x.device)), labels) for rule in ("atienza", "released", "none")]
+        states = HiddenStates([x[:, None]], torch.ones(200, 1, device=x.device))
+        penalties = [EntropyRegularizer(rule)(states, labels) for rule in ("atienza", "released", "none")]
         found = [two_nn(x), *gride(x, 16), bars.sort().values, persistent_entropy(bars), select_bars(bars), *penalties]
         return [value.detach().cpu() for value in found] + [torch.autograd.grad(sum(penalties), x)[0].cpu()]
     expected = values(cloud, labels)
@@ -165,6 +167,16 @@ def test_the_entropy_penalty_makes_the_host_wait_twice_at_most(options, micro):
         sim.waits.clear()
         penalty(*batch).backward()
     assert sum(sim.waits.values()) <= 2, sim.waits
+
+
+def test_an_update_may_be_prepared_in_inference_mode():
+    x, labels = torch.randn(8, 1, 6, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 2
+    mask, gradients = torch.ones(8, 1), []
+    for mode in (torch.no_grad, torch.inference_mode):
+        penalty, leaf = EntropyRegularizer("none"), x.clone().requires_grad_()
+        with mode(): penalty.prepare([(HiddenStates([x.clone()], mask), labels)])
+        gradients += torch.autograd.grad(penalty(HiddenStates([leaf], mask), labels), leaf)
+    assert torch.equal(*gradients) and gradients[0].any()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
