@@ -8,6 +8,7 @@ __all__ = ['minilm_package', 'tiny_shapes', 'ALIASES', 'minilm_folder', 'tiny_vo
            'read_checkpoint', 'load_encoder', 'forward_with_states', 'hidden_states']
 
 # %% ../nbs/21_encoders.ipynb #605e8069
+import json
 import os
 import re
 import warnings
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from .isolayer import ClsModel
@@ -146,8 +148,10 @@ def read_checkpoint(
     model, report = head_class(task).from_pretrained(weights_folder(source), dtype=torch.float32, ignore_mismatched_sizes=True,
                                                      output_loading_info=True, **head_options(task), **options)
     shapes = {name: (tuple(saved), tuple(wanted)) for name, saved, wanted in report["mismatched_keys"]}
-    body = [name for name in shapes if task is None or name.startswith(f"{model.base_model_prefix}.")]
-    if body: raise ValueError(f"`name` {source!r}: the weights {', '.join(sorted(body))} do not have the shapes that its config.json gives")
+    def body(names): return sorted(name for name in names if task is None or name.startswith(f"{model.base_model_prefix}."))
+    if wrong := body(shapes): raise ValueError(f"`name` {source!r}: the weights {', '.join(wrong)} do not have the shapes that its config.json gives")
+    lacking = [name for name in body(report["missing_keys"]) if "pooler" not in name]    # a pooler is part of some heads only
+    if lacking: raise ValueError(f"`name` {source!r} lacks {len(lacking)} weights of a {model.config.model_type} model, such as {lacking[0]}: they would be random")
     if shapes:
         saved, wanted = (shape[0] for shape in next(iter(shapes.values())))
         warnings.warn(f"the head in {source!r} has {saved} outputs and {task.name} needs {wanted}: it gets a new head", stacklevel=3)
@@ -170,8 +174,10 @@ def load_encoder(
             options = dict(local_files_only=not hub, trust_remote_code=False)
             try:
                 tokenizer = AutoTokenizer.from_pretrained(source, **options)
+                if len(tokenizer) <= len(tokenizer.all_special_tokens): raise ValueError(f"`name` {name!r} has no tokenizer: it knows no words")
                 if task is None and (Path(source)/"isolayer.json").is_file(): model = ClsModel.from_pretrained(source)
                 else: model = read_checkpoint(source, task, use_safetensors=use_safetensors, **options)
+            except (SafetensorError, json.JSONDecodeError) as e: raise ValueError(f"`name` {name!r} has a damaged file: {e}") from e
             except OSError as e:
                 raise ValueError(f"`name` {name!r} is no alias ({', '.join(ALIASES)}), and no folder or cached hub model with "
                                  f"{'safetensors weights' if use_safetensors else 'weights'} could be read from it. To download from the hub, set hub=True (--hub).") from e

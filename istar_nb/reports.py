@@ -278,11 +278,14 @@ def embedding_parts(
     path = local_path(path)
     if not path.is_file(): raise ValueError(f"`path` {path} is no file")
     if path.suffix == ".npy":
-        x = as_points(np.load(path, mmap_mode="c", allow_pickle=False), str(path))
-        yield from x.split(rows)
+        try: x = np.load(path, mmap_mode="c", allow_pickle=False)
+        except (EOFError, ValueError) as e: raise ValueError(f"`path` {path} is no NumPy file of numbers: {e}") from e
+        yield from as_points(x, str(path)).split(rows)
     elif path.suffix == ".safetensors":
-        from safetensors import safe_open
-        with safe_open(path, "pt") as f:
+        from safetensors import SafetensorError, safe_open
+        try: opened = safe_open(path, "pt")
+        except SafetensorError as e: raise ValueError(f"`path` {path} is no safetensors file: {e}") from e
+        with opened as f:
             names = [k for k in f.keys() if len(f.get_slice(k).get_shape()) == 2]
             if len(names) != 1: raise ValueError(f"`path` {path} holds {len(names)} matrices, and one (n, d) is wanted")
             part = f.get_slice(names[0])

@@ -99,6 +99,7 @@ def make_model(
     if config.head == "own": return load_encoder(config.model, task, hub=hub)
     if task.kind == "span": raise ValueError(f"`head` 'linear' (method {config.method!r}) reads [CLS], and {task.name!r} asks for spans")
     encoder, tokenizer = load_encoder(config.model, hub=hub)
+    if isinstance(encoder, ClsModel): encoder = encoder.encoder    # a saved one; as with every task, only its encoder is taken
     width = encoder.config.hidden_size
     transform = make_transform("isobn", dim=width, bias_correction=config.bias_correction) if config.method == "isobn" else None
     token = "last" if encoder.config.model_type == "gpt2" else "first"    # a causal model has seen the whole text only at its end

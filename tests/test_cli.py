@@ -15,6 +15,7 @@ from simulated import Accelerator
 from istar_nb import encoders, reports, tasks, training
 from istar_nb.cli import main
 from istar_nb.encoders import load_encoder
+from istar_nb.isolayer import ClsModel, make_transform
 from istar_nb.runs import iterate_records
 from istar_nb.tasks import TASKS, load_task
 
@@ -309,3 +310,15 @@ def test_a_model_is_measured_on_the_accelerator(measure, monkeypatch):
     assert seen == ["cpu", "sim"]
     for layer, summary in here.items():
         for name, value in summary.items(): assert there[layer][name] == pytest.approx(value, rel=1e-3, abs=1e-4), (layer, name)
+
+
+def test_a_saved_model_with_its_layer_is_fine_tuned_again(run):
+    "Its encoder goes under a new head, whatever labels the old one had."
+    model, tokenizer = load_encoder("tiny-bert")
+    ClsModel(model, 3, make_transform("isobn", dim=32)).save_pretrained("saved")
+    tokenizer.save_pretrained("saved")
+    for method in ("isobn", "none"):
+        code, said = run("train", "--model", "saved", "--method", method, "--limit", "64", "--epochs", "1", "--no-progress")
+        assert code == 0, said
+    code, said = run("measure", "--model", "saved", "--task", "stdlib-docs", "--limit", "20", "--no-progress")
+    assert code == 0, said
