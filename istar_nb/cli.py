@@ -27,7 +27,7 @@ from .tasks import local_path
 
 # %% ../nbs/50_cli.ipynb #9d14bb89
 def terminal(): # a rich Console
-    "The terminal, at least wide enough for a row a layer; what is in brackets or between colons is text there, no markup."
+    "The terminal, at least wide enough for a row a layer; brackets and colons are text there, no markup."
     from rich.console import Console
     options = dict(force_jupyter=False, force_terminal=sys.stdout.isatty(), markup=False, emoji=False)
     return Console(**options, width=max(100, Console(**options).width))
@@ -62,7 +62,8 @@ def show_comparison(
 def check_positive(**options:int|None)->None: # None where an option was not given
     "An error for an option that must be at least 1."
     for name, value in options.items():
-        if value is not None and value < 1: raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+        if value is None or value >= 1: continue
+        raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
 
 
 def check_writable(
@@ -354,7 +355,7 @@ def measure_command(
     Args:
         model: An alias (minilm, tiny-bert, ...), a local folder or a hub id.
         task: Measure on the training texts of this task of `istar tasks`.
-        text: Measure on this file or pipe, one text a line, "-" for the standard input; it is read as it goes, so it may have any length.
+        text: Measure on this file or pipe of any length, one text a line; "-" is the standard input.
         embeddings: Measure this matrix instead: .npy, .safetensors or .parquet, one point a row.
         compare: A second model, or with --embeddings a second file.
         tokens: What is a point: every real token, the first of each text, the mean of each text, or padding as well.
@@ -392,7 +393,8 @@ def write_report(
     (out/"isotropy.json").write_text(json.dumps(found, indent=1, ensure_ascii=False), encoding="utf-8")
     (out/"isotropy.html").write_text(measure_page(found["measures"], found["source"], versions), encoding="utf-8")
     for name, layers in found["measures"].items():
-        show_table(*measure_table(layers, terminal_measures, decimals=3), title=f"{name}: {found['source']}", caption=gaps(layers))
+        columns, rows = measure_table(layers, terminal_measures, decimals=3)
+        show_table(columns, rows, f"{name}: {found['source']}", gaps(layers))
     print(f"± one standard error; all measures are in the report\n\nreport: {out/'isotropy.html'}\nvalues: {out/'isotropy.json'}")
 
 
@@ -431,10 +433,13 @@ def text_source(
     again:bool=False,  # whether the texts are wanted more than once
 )->tuple[Callable[[],Texts],str]: # a function that starts reading, and where the texts come from
     "The texts to measure on."
-    if text is not None: return line_source(local_path(text), limit, again), "the standard input" if str(text) == "-" else readable(text.name)
+    if text is not None:
+        name = "the standard input" if str(text) == "-" else readable(text.name)
+        return line_source(local_path(text), limit, again), name
     from istar_nb.tasks import load_task
     data = load_task(task, data_dir, hub)
-    return lambda: (tuple(row[c] for c in data.task.texts) for row in islice(data.train, limit)), f"{task} (training rows)"
+    def read(): return (tuple(row[c] for c in data.task.texts) for row in islice(data.train, limit))
+    return read, f"{task} (training rows)"
 
 
 def line_source(text:Path, limit:int|None, again:bool)->Callable[[],Texts]:
@@ -496,7 +501,8 @@ def measure_models(
 def check_layers(name:str, layers:tuple[int,...]|None, last:int)->None:
     "An error for a layer that a model does not have."
     for layer in layers or ():
-        if not -last-1 <= layer <= last: raise ValueError(f"--layers names layer {layer}, and {name} has layers 0 to {last}")
+        if -last-1 <= layer <= last: continue
+        raise ValueError(f"--layers names layer {layer}, and {name} has layers 0 to {last}")
 
 # %% ../nbs/50_cli.ipynb #97847a48
 commands = dict(demo=demo_command, measure=measure_command, train=train_command, sweep=sweep_command, pretrain=pretrain_command, runs=runs_command, tasks=tasks_command)

@@ -111,7 +111,8 @@ def load_tiny(family:str, task:Task|None)->Encoder:
     from transformers import AutoConfig
     tokenizer = tiny_tokenizer(family)
     config = AutoConfig.for_model(family, vocab_size=len(tiny_vocabulary()), pad_token_id=tokenizer.pad_token_id,
-                                  bos_token_id=tokenizer.cls_token_id, eos_token_id=tokenizer.sep_token_id, **tiny_shapes[family], **head_options(task))
+                                  bos_token_id=tokenizer.cls_token_id, eos_token_id=tokenizer.sep_token_id,
+                                  **tiny_shapes[family], **head_options(task))
     return Encoder(head_class(task).from_config(config, dtype=torch.float32), tokenizer)
 
 
@@ -144,17 +145,22 @@ def read_checkpoint(
     task:Task|None,  # whose head to put on; None for the bare encoder
     **options,       # of `from_pretrained`
 )->nn.Module:
-    "A checkpoint under the task's head: the head it was saved with, or a new one where that has another number of labels."
-    model, report = head_class(task).from_pretrained(weights_folder(source), dtype=torch.float32, ignore_mismatched_sizes=True,
-                                                     output_loading_info=True, **head_options(task), **options)
+    "A checkpoint under the task's head: the one it was saved with, or a new one where that has other labels."
+    model, report = head_class(task).from_pretrained(
+        weights_folder(source), dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True,
+        **head_options(task), **options)
+    body = "" if task is None else f"{model.base_model_prefix}."
     shapes = {name: (tuple(saved), tuple(wanted)) for name, saved, wanted in report["mismatched_keys"]}
-    def body(names): return sorted(name for name in names if task is None or name.startswith(f"{model.base_model_prefix}."))
-    if wrong := body(shapes): raise ValueError(f"`name` {source!r}: the weights {', '.join(wrong)} do not have the shapes that its config.json gives")
-    lacking = [name for name in body(report["missing_keys"]) if "pooler" not in name]    # a pooler is part of some heads only
-    if lacking: raise ValueError(f"`name` {source!r} lacks {len(lacking)} weights of a {model.config.model_type} model, such as {lacking[0]}: they would be random")
+    if wrong := sorted(name for name in shapes if name.startswith(body)):
+        raise ValueError(f"`name` {source!r}: {', '.join(wrong)} do not have the shapes that its config.json gives")
+    # A pooler is part of some heads only.
+    if lacking := sorted(name for name in report["missing_keys"] if name.startswith(body) and "pooler" not in name):
+        raise ValueError(f"`name` {source!r} lacks {len(lacking)} weights of a {model.config.model_type} model, "
+                         f"such as {lacking[0]}: they would be random")
     if shapes:
         saved, wanted = (shape[0] for shape in next(iter(shapes.values())))
-        warnings.warn(f"the head in {source!r} has {saved} outputs and {task.name} needs {wanted}: it gets a new head", stacklevel=3)
+        warnings.warn(f"the head in {source!r} has {saved} outputs and {task.name} needs {wanted}: it gets a new head",
+                      stacklevel=3)
     return model
 
 
@@ -174,10 +180,12 @@ def load_encoder(
             options = dict(local_files_only=not hub, trust_remote_code=False)
             try:
                 tokenizer = AutoTokenizer.from_pretrained(source, **options)
-                if len(tokenizer) <= len(tokenizer.all_special_tokens): raise ValueError(f"`name` {name!r} has no tokenizer: it knows no words")
+                if len(tokenizer) <= len(tokenizer.all_special_tokens):
+                    raise ValueError(f"`name` {name!r} has no tokenizer: it knows no words")
                 if task is None and (Path(source)/"isolayer.json").is_file(): model = ClsModel.from_pretrained(source)
                 else: model = read_checkpoint(source, task, use_safetensors=use_safetensors, **options)
-            except (SafetensorError, json.JSONDecodeError) as e: raise ValueError(f"`name` {name!r} has a damaged file: {e}") from e
+            except (SafetensorError, json.JSONDecodeError) as e:
+                raise ValueError(f"`name` {name!r} has a damaged file: {e}") from e
             except OSError as e:
                 raise ValueError(f"`name` {name!r} is no alias ({', '.join(ALIASES)}), and no folder or cached hub model with "
                                  f"{'safetensors weights' if use_safetensors else 'weights'} could be read from it. To download from the hub, set hub=True (--hub).") from e
@@ -202,7 +210,7 @@ def forward_with_states(
 
 def hidden_states(
     model:nn.Module,        # a Hugging Face model
-    batch:dict,             # `input_ids` and `attention_mask` (B, T), padded on either side, and what else the model takes
+    batch:dict,             # `input_ids` and `attention_mask` (B, T), padded on any side, and what else the model takes
 )->HiddenStates:            # L+1 layers of (B, T, d), in the order of the batch
     "The states of every layer for one batch; padding before a text does not move its tokens to later positions."
     mask = batch["attention_mask"]

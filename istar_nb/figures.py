@@ -48,7 +48,7 @@ def signed(
 def literal(
     text:str,  # such as the name of a file
 )->str:        # what makes matplotlib draw it
-    "A label that is drawn as it is: matplotlib reads mathematics between dollar signs, and hides a label that begins with an underscore."
+    "A label drawn as it is: matplotlib reads mathematics between dollar signs, and hides what begins with an underscore."
     return "\u200b"*text.startswith("_") + text.replace("$", r"\$")
 
 
@@ -68,7 +68,8 @@ def plot_layers(
     "A score in every layer, one line a run."
     ax = new_axes(ax, figsize=(5, 3.2))
     if before is not None: ax.plot(range(len(before)), before, ":", color="0.6", label="before training")
-    for label, values in scores.items(): ax.plot(range(len(values)), values, "o-", label=literal(label), color=(colors or {}).get(label))
+    for label, values in scores.items():
+        ax.plot(range(len(values)), values, "o-", label=literal(label), color=(colors or {}).get(label))
     count = max(len(values) for values in scores.values())
     ax.set(xlabel="layer", ylabel=ylabel, xticks=range(count), xticklabels=["emb.", *range(1, count)], ylim=(0, None))
     ax.legend()
@@ -86,7 +87,8 @@ def plot_score_isotropy(
     for label, pairs in points.items():
         pairs = [pair for pair in pairs if None not in pair]    # a run may have no score, or its layers no variance
         x, y = [isoscore for isoscore, _ in pairs], [score for _, score in pairs]
-        dots = ax.plot(x, y, "o", alpha=0.6 if len(pairs) > 1 else 1, label=literal(label), color=(colors or {}).get(label))[0]
+        look = dict(alpha=0.6 if len(pairs) > 1 else 1, label=literal(label), color=(colors or {}).get(label))
+        dots, = ax.plot(x, y, "o", **look)
         if len(pairs) > 1: ax.plot(sum(x)/len(x), sum(y)/len(y), "x", ms=9, mew=2, color=dots.get_color())
     low, high = ax.get_ylim()
     middle, half = (low + high)/2, max(high - low, 0.1)*0.6    # differences of a hundredth should look like it
@@ -105,7 +107,8 @@ def plot_training(
     "A logged value along training, one line a run."
     ax = new_axes(ax, figsize=(5, 3))
     for label, log in steps.items():
-        ax.plot([s["update"] for s in log], [s[quantity] for s in log], label=literal(label), color=(colors or {}).get(label), lw=1.2)
+        look = dict(label=literal(label), color=(colors or {}).get(label), lw=1.2)
+        ax.plot([s["update"] for s in log], [s[quantity] for s in log], **look)
     ax.set(xlabel="update", ylabel=ylabel)
     return ax
 

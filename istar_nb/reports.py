@@ -160,8 +160,9 @@ def _text_batches(texts:Iterator, tokenizer, batch_tokens:int, max_length:int, p
     "`text_batches` after its arguments were checked."
     shuffle = torch.Generator().manual_seed(0)
     while chunk := [tuple(part[:100*max_length] for part in text) for text in islice(texts, pool)]:
-        extra, length = tokenizer.num_special_tokens_to_add(pair=len(chunk[0]) > 1), min(max_length, tokenizer.model_max_length)
-        if length <= extra: raise ValueError(f"`max_length` must be more than the {extra} tokens that the tokenizer adds to a text, not {length}")
+        extra = tokenizer.num_special_tokens_to_add(pair=len(chunk[0]) > 1)
+        length = min(max_length, tokenizer.model_max_length)
+        if length <= extra: raise ValueError(f"`max_length` must be more than the {extra} tokens added to a text, not {length}")
         encoded = tokenizer(*map(list, zip(*chunk)), truncation=True, max_length=length).data    # not what was cut off
         lengths, start = list(map(len, encoded["input_ids"])), 0
         order = sorted(filter(lengths.__getitem__, range(len(chunk))), key=lengths.__getitem__, reverse=True)
@@ -218,7 +219,7 @@ class Measurement:
         except ValueError as e: return dict(count=self.metrics.count, reason=str(e))
 
 
-@torch.no_grad()    # what a model keeps of a pass in inference mode, such as rotary angles, could not be trained with later
+@torch.no_grad()    # what a model keeps of a pass in inference mode, such as rotary angles, cannot be trained with later
 def measure_model(
     model:nn.Module,                # a Hugging Face model
     batches:Iterable[dict],         # from `text_batches`
@@ -333,7 +334,7 @@ def label_of(layer:str)->str: # of `measure_model`'s result
 
 def gaps(
     layers:dict[str,dict], # from `measure_model` or `measure_embeddings`
-)->str:                    # such as "– for emb.: the points seen have zero variance"; empty when every layer has values
+)->str:                    # such as "– for emb.: the points seen have zero variance"; empty where all have values
     "Which layers have no values, and why."
     without = {}
     for layer, summary in layers.items():
@@ -347,7 +348,8 @@ def measure_table(
     decimals:int=4,                          # most decimals
 )->tuple[list[str],list[list[str]]]:         # column heads; a row a layer
     "Measures as a table."
-    return ["layer", *(shown[n] for n in names)], [[label_of(layer), *(with_error(s, n, decimals) for n in names)] for layer, s in found.items()]
+    rows = [[label_of(layer), *(with_error(s, n, decimals) for n in names)] for layer, s in found.items()]
+    return ["layer", *(shown[n] for n in names)], rows
 
 
 def measure_figure(
@@ -363,7 +365,8 @@ def measure_figure(
         for ax, name in zip(axes.flat, names):
             for model, layers in found.items():
                 points = [(int(layer), s) for layer, s in layers.items() if layer.isdigit() and s.get(name) is not None]
-                ax.errorbar([l for l, _ in points], [s[name] for _, s in points], [2*(s.get(f"{name}_se") or 0) for _, s in points], fmt="o-", capsize=2, label=literal(model))
+                errors = [2*(s.get(f"{name}_se") or 0) for _, s in points]
+                ax.errorbar([l for l, _ in points], [s[name] for _, s in points], errors, fmt="o-", capsize=2, label=literal(model))
             ax.set(title=shown[name], xlabel="layer (0: embeddings)")
             ax.xaxis.get_major_locator().set_params(integer=True)
         if len(found) > 1: fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(found))
@@ -393,6 +396,7 @@ def measure_page(
     from matplotlib import pyplot as plt
     figure = []
     if max(map(len, found.values())) > 1:
-        figure = [Section("By layer", figure=png_bytes(fig := measure_figure(found)), caption="Bars are two standard errors.")]
+        fig = measure_figure(found)
+        figure = [Section("By layer", figure=png_bytes(fig), caption="Bars are two standard errors.")]
         plt.close(fig)
     return html_page(f"Isotropy of {' and '.join(found)}", [*figure, *sections, Section("What the columns mean", columns=["column", "meaning"], rows=measure_notes)], lead=source, footer=footer)
