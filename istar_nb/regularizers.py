@@ -59,6 +59,9 @@ class HiddenStates:
             if not -count <= l < count: raise ValueError(f"`layers` names layer {l}, and there are layers 0 to {count-1}")
         return sorted({l % count for l in wanted})
 
+    @property
+    def device(self)->torch.device: return self.layers[-1].device    # of all points; a split model's loss is there too
+
     @cached_property
     def host_mask(self)->Tensor: return self.mask.cpu()   # the device waits for this once a batch
 
@@ -70,7 +73,7 @@ class HiddenStates:
     )->tuple[Tensor,Tensor]:  # (B, T) bool on the CPU, and (n,) int64 rows of a flattened layer on the states' device
         "Which tokens are points, after the draw; found once for all layers and penalties."
         if tokens not in self.found:
-            chosen, device = sampled(token_mask(self.host_mask, tokens), self.most, self.seed), self.layers[0].device
+            chosen, device = sampled(token_mask(self.host_mask, tokens), self.most, self.seed), self.device
             rows = chosen.flatten().nonzero().squeeze(1)
             self.found[tokens] = chosen, rows.to(device, non_blocking=device.type == "cuda")
         return self.found[tokens]
@@ -92,7 +95,7 @@ class HiddenStates:
         layers:int|Sequence[int]|str|None=None, # which layers; see `choose`
     )->list[Tensor]:                            # (B, T, d) each, with the same d
         "The states of the chosen layers, to be counted as one cloud."
-        clouds = [self.layers[l] for l in self.choose(layers)]
+        clouds = [self.layers[l].to(self.device) for l in self.choose(layers)]
         widths = {cloud.shape[-1] for cloud in clouds}
         if len(widths) > 1: raise ValueError(f"`layers` have different dimensions {sorted(widths)}: score them one by one")
         return clouds
@@ -102,7 +105,7 @@ class HiddenStates:
         tokens:str="real", # "real", "cls" or "all"
     )->Tensor:             # (n, d)
         "The chosen tokens of one layer as points."
-        return self.layers[self.choose(layer)[0]].flatten(0, 1)[self.index(tokens)]
+        return self.layers[self.choose(layer)[0]].to(self.device).flatten(0, 1)[self.index(tokens)]
 
 
 def sampled(
@@ -501,7 +504,7 @@ class IStar(Regularizer):
             parts, index = self.parts(states), states.index(self.tokens)
             moments = moments or [Moments(states.layers[part[0]].shape[-1], index.device) for part in parts]
             for part, m in zip(parts, moments):
-                for l in part: m.update(states.layers[l].flatten(0, 1)[index])
+                for l in part: m.update(states.points(l, self.tokens))
             seen += len(index)*sum(map(len, parts))
             if seen >= share: break
         if moments is None: raise ValueError("`batches` is empty: Σ_S needs states of training data")
@@ -593,8 +596,7 @@ class LayerPenalty(Regularizer):
 
     def clouds(self, states:HiddenStates)->list[Tensor]: # (n, d) each
         "The points of every chosen layer."
-        index = states.index(self.tokens)
-        return [states.layers[l].flatten(0, 1)[index] for l in states.choose(-1 if self.layers is None else self.layers)]
+        return [states.points(l, self.tokens) for l in states.choose(-1 if self.layers is None else self.layers)]
 
     def penalty(self, x:Tensor)->tuple[Tensor,Tensor]: # () of one cloud (n, d); facts
         raise TypeError(f"{type(self).__name__} defines no `penalty`")
