@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, count, islice
@@ -470,6 +471,7 @@ def spooled(texts:Texts)->Callable[[],Texts]: # starts reading them from the sta
     def read():
         file.seek(0)
         return ((line.rstrip("\n"),) for line in file)
+    weakref.finalize(read, file.close)
     return read
 
 # %% ../nbs/50_cli.ipynb #f99ef793
