@@ -455,7 +455,6 @@ def test_an_evaluation_asks_once_a_batch_which_tokens_are_real(data):
     assert sim.waits.total() <= 8*batches + 12, sim.waits
 
 
-@not_yet
 def test_metrics_make_the_host_wait_once_a_batch():
     with Accelerator() as sim:
         metric, states = IsotropyMetrics().to(sim.device), batch_states(sim.device)
