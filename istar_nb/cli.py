@@ -188,7 +188,8 @@ def sweep_command(
         ends = [score is not None for g in chosen.record["groups"] for c in g["candidates"] for score in c["scores"]] + [r.status == "done" for r in chosen.records]
     failed = ends.count(False)
     if dry_run: return
-    print(f"{len(ends)} runs recorded in {root}, {failed} of them failed" + ("; `istar runs --where status=failed` lists them" if failed else ""))
+    print(f"{len(ends) - failed} of {len(ends)} runs are done and recorded in {root}"
+          + (f"; {failed} failed, and `istar runs --where status=failed` lists those that had begun" if failed else ""))
     if failed: sys.exit(1)
 
 

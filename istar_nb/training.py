@@ -44,7 +44,7 @@ from .covariance import Moments, scalar_dtype
 from .dimension import two_nn
 from .encoders import forward_with_states, hidden_states, load_encoder, local_source, weights_folder
 from .isolayer import ClsModel, cls_features, make_transform, split_indices, train_isolayer
-from .isoscore import isoscore, isoscore_from_cov
+from .isoscore import TooFew, isoscore, isoscore_from_cov
 from .measures import spectrum, sv_anisotropy
 from .regularizers import (CosReg, HiddenStates, IStar, Regularizer, RelativeStrength, UnbiasedIStar, Uniformity, VICRegCovariance, all_processes,
                                    pooled_isoscore)
@@ -348,21 +348,23 @@ def batch_geometry(
     cls, shares = states.points(-1, "cls").float(), {}
     for name, center in (("raw", False), ("centred", True)):
         for k, share in enumerate(defined(lambda: spectrum(cls, center)[:3]) or [], start=1): shares[f"cls_anisotropy_{name}" + f"_{k}"*(k > 1)] = share
-    return dict(batch_isoscore=pooled_isoscore(states, tokens=tokens, group=all_processes()).item(), **shares)
+    return dict(batch_isoscore=defined(lambda: pooled_isoscore(states, tokens=tokens, group=all_processes())), **shares)
 
 
 def padding_gradient(
-    session:Session,     # whose penalty counts padding
-    states:HiddenStates, # of a micro-batch
-)->dict[str,float]:      # what counting padding does to a step
+    session:Session,          # whose penalty counts padding
+    states:HiddenStates,      # of a micro-batch
+)->dict[str,float|None]:      # what counting padding does to a step; None where a batch is too small to tell
     "IsoScore of the real tokens alone, and how much of the penalty's squared gradient, taken at the states, falls on padding."
     leaves = HiddenStates([layer.detach().requires_grad_() for layer in states.layers], states.mask)
-    session.penalty.eval()    # a moving reference stays where it is
-    gradients = torch.autograd.grad(session.penalty(leaves), leaves.layers, allow_unused=True)
-    session.penalty.train()
+    real = defined(lambda: pooled_isoscore(states, group=all_processes()))
+    session.penalty.eval()    # a moving reference is not updated twice
+    try: gradients = torch.autograd.grad(session.penalty(leaves), leaves.layers, allow_unused=True)
+    except TooFew: return dict(batch_isoscore_real=real, padding_gradient=None)
+    finally: session.penalty.train()
     squares = sum(g.float().square().sum(-1) for g in gradients if g is not None)
     on_padding, everywhere = session.accelerator.reduce(torch.stack([squares[states.mask == 0].sum(), squares.sum()]), "sum").tolist()
-    return dict(batch_isoscore_real=pooled_isoscore(states, group=all_processes()).item(), padding_gradient=on_padding/everywhere if everywhere else 0.)
+    return dict(batch_isoscore_real=real, padding_gradient=on_padding/everywhere if everywhere else 0.)
 
 # %% ../nbs/23_training.ipynb #251b7e5e
 def merged(moments:list[Moments])->Moments:

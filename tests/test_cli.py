@@ -261,7 +261,7 @@ def test_a_store_that_is_not_there_is_an_error(run):
 def test_a_sweep_with_failed_runs_says_so_by_its_exit_code(run):
     Path("grid.yaml").write_text("base: {model: tiny-bert, limit: 64, epochs: 1}\nseeds: [0]\nruns: [{method: none}, {method: istar, lam: 1, layers: [[9]]}]\n", encoding="utf-8")
     code, said = run("sweep", "grid.yaml", "--no-progress")
-    assert code == 1 and "2 runs recorded in runs, 1 of them failed" in said
+    assert code == 1 and "1 of 2 runs are done and recorded in runs; 1 failed" in said
     assert run("sweep", "grid.yaml", "--no-progress", "--dry-run")[0] == 0
 
 
