@@ -1,4 +1,4 @@
-"""Every notebook is a test: `pytest nbs/01_isoscore.ipynb` runs its cells from top to bottom, in the folder it is in.
+"""Every notebook is a test: `pytest nbs/01_scores.ipynb` runs its cells from top to bottom, in the folder it is in.
 
 Cells with a flag of settings.ini's `tst_flags` are left out, as by `nbdev_test`. An exported cell runs under the name and
 line numbers of the module it is exported to, so that a traceback leads there and coverage counts it.

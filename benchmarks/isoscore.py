@@ -12,7 +12,7 @@ from statistics import median
 import IsoScore.IsoScore as published
 import torch
 from istar_nb.covariance import covariance
-from istar_nb.isoscore import isoscore_star
+from istar_nb.scores import isoscore_star
 from istar_nb.runs import environment
 
 

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .covariance import Moments, as_points
-from .isoscore import isoscore
+from .scores import isoscore
 from .measures import explained_variance
 from .regularizers import all_processes
 

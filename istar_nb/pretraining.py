@@ -32,7 +32,7 @@ from tqdm.auto import tqdm
 from .covariance import Moments
 from .dimension import two_nn
 from .encoders import forward_with_states, pretrained_folder, quiet
-from .isoscore import isoscore_from_cov
+from .scores import isoscore_from_cov
 from .measures import sv_anisotropy
 from .regularizers import IStar, pooled_isoscore
 from .runs import (RunConfig, RunRecord, check_origin, check_type, check_writable, environment, files_sha256, find_record, folder_beside, iterate_records,

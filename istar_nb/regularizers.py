@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from .covariance import (Moments, SentenceSums, Traces, check_covariance, check_finite, check_spread, check_zeta,
                                  combine_traces, differentiable_gradients, peak, scalar_dtype, token_mask, unit_of,
                                  working_dtype)
-from .isoscore import (PooledIsoScore, TooFew, check_count, check_facts, pooled_moments, ratio_score,
+from .scores import (PooledIsoScore, TooFew, check_count, check_facts, pooled_moments, ratio_score,
                                reduce_together, single_process)
 
 # %% ../nbs/10_regularizers.ipynb #84dfe811

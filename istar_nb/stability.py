@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from .covariance import check_covariance, covariance, optimal_zeta
-from .isoscore import isoscore, isoscore_from_cov, isoscore_unbiased
+from .scores import isoscore, isoscore_from_cov, isoscore_unbiased
 
 # %% ../nbs/05_stability.ipynb #a00d8898
 def shrunk_scores(

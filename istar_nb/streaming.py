@@ -31,7 +31,7 @@ from torchmetrics import Metric
 
 from .covariance import (TOKENS, Traces, as_points, combine_traces, has_float64, magnitude, participation_ratio,
                                  scalar_dtype, scatter, shrink, token_mask, working_dtype)
-from .isoscore import isoscore_from_cov, ratio_score
+from .scores import isoscore_from_cov, ratio_score
 from .measures import effective_rank_of, outliers_of, shares_of
 
 # %% ../nbs/04_streaming.ipynb #edb2c606

@@ -44,7 +44,7 @@ from .covariance import Moments, scalar_dtype
 from .dimension import two_nn
 from .encoders import forward_with_states, hidden_states, load_encoder, local_source, weights_folder
 from .isolayer import ClsModel, cls_features, make_transform, split_indices, train_isolayer
-from .isoscore import TooFew, isoscore, isoscore_from_cov
+from .scores import TooFew, isoscore, isoscore_from_cov
 from .measures import spectrum, sv_anisotropy
 from .regularizers import (CosReg, HiddenStates, IStar, Regularizer, RelativeStrength, UnbiasedIStar, Uniformity, VICRegCovariance, all_processes,
                                    pooled_isoscore)

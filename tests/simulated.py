@@ -7,7 +7,7 @@ MPS does. It counts what makes a GPU's host wait for the device. It sees neither
     with Accelerator() as sim:
         x = torch.randn(100, 32).to(sim.device).requires_grad_()
         isoscore(x).backward()
-    sim.waits       # Counter({Wait(kind=".item()", place="isoscore.py:75 count = ..."): 1, ...})
+    sim.waits       # Counter({Wait(kind=".item()", place="scores.py:75 count = ..."): 1, ...})
 
 Within the block, `nn.Module.to` and `accelerate` know the device too.
 """

@@ -21,7 +21,7 @@ from istar_nb.covariance import (Moments, covariance, optimal_zeta, participatio
 from istar_nb.dimension import gride, two_nn
 from istar_nb.encoders import load_encoder
 from istar_nb.isolayer import IsoBN, IsoLayer, JointLoss, isotropy_loss
-from istar_nb.isoscore import isoscore, isoscore_eig, isoscore_from_cov, isoscore_star, isoscore_unbiased
+from istar_nb.scores import isoscore, isoscore_eig, isoscore_from_cov, isoscore_star, isoscore_unbiased
 from istar_nb.measures import (effective_rank, explained_variance, high_variance_dimensions, mean_activation,
                                mean_cosine, outlier_dimensions, partition_score, spectrum, sv_anisotropy)
 from istar_nb.integrations import IsotropyTrainerMixin

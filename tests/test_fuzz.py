@@ -13,7 +13,7 @@ from scipy.spatial.distance import cdist
 from scipy.sparse.csgraph import minimum_spanning_tree
 
 from istar_nb.covariance import token_mask
-from istar_nb.isoscore import isoscore, isoscore_eig, isoscore_star, isoscore_unbiased
+from istar_nb.scores import isoscore, isoscore_eig, isoscore_star, isoscore_unbiased
 from istar_nb.measures import effective_rank, mean_cosine, sv_anisotropy
 from istar_nb.regularizers import CosReg, HiddenStates, IStar, UnbiasedIStar, pooled_isoscore
 from istar_nb.runs import RunConfig, RunRecord, load_records, record_path

@@ -9,7 +9,7 @@ import torch
 
 from istar_nb.dimension import gride, two_nn
 from istar_nb.isolayer import isotropy_loss
-from istar_nb.isoscore import isoscore, isoscore_unbiased
+from istar_nb.scores import isoscore, isoscore_unbiased
 from istar_nb.measures import (effective_rank, explained_variance, high_variance_dimensions, mean_activation,
                                mean_cosine, outlier_dimensions, partition_score, sv_anisotropy)
 from istar_nb.topology import h0_bars, persistent_entropy, select_bars

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from istar_nb.encoders import load_encoder
-from istar_nb.isoscore import isoscore_from_cov
+from istar_nb.scores import isoscore_from_cov
 from istar_nb.tasks import TASKS, Collator, encode, load_task
 
 README = Path(__file__).parents[1]/"README.md"

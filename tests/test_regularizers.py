@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from istar_nb.covariance import covariance, optimal_zeta
-from istar_nb.isoscore import isoscore, isoscore_star, isoscore_unbiased
+from istar_nb.scores import isoscore, isoscore_star, isoscore_unbiased
 from istar_nb.regularizers import CosReg, HiddenStates, IStar, RelativeStrength, Uniformity, UnbiasedIStar, VICRegCovariance
 from simulated import Accelerator
 from two_processes import on_two

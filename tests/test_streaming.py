@@ -15,7 +15,7 @@ from torchmetrics import MetricCollection
 from istar_nb.cli import text_source
 from istar_nb.covariance import covariance, participation_ratio
 from istar_nb.encoders import load_encoder
-from istar_nb.isoscore import isoscore, isoscore_unbiased
+from istar_nb.scores import isoscore, isoscore_unbiased
 from istar_nb.measures import effective_rank, explained_variance, mean_activation, mean_cosine, outlier_dimensions, sv_anisotropy
 from istar_nb.reports import text_batches
 from istar_nb.streaming import IsoScoreMetric, IsotropyMetrics, add_sums_, merged, repeated_blocks, sums_of, watch
