@@ -11,6 +11,7 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 from nbdev.clean import nbdev_clean
+from nbdev.config import update_version
 from nbdev.export import nb_export
 from nbdev.doclinks import nbdev_export
 
@@ -57,5 +58,6 @@ if __name__ == "__main__":
     paths = find(sys.argv[1:])
     if sys.argv[1:]:
         for path in paths: nb_export(path, root/"istar_nb")
+        update_version(root/"istar_nb")
     else: nbdev_export()
     for path in paths: run(path)
