@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['check_columns', 'check_single', 'sides', 'paired_differences', 'Interval', 'finite_values', 'check_confidence',
-           'student_interval', 'bootstrap_interval', 'SignFlip', 'sign_flip_test', 'check_pairs', 'power',
-           'detectable_effect', 'holm', 'RankCorrelation', 'rank_correlation', 'spearman', 'summarise', 'spread',
-           'compare']
+           'student_interval', 'bootstrap_interval', 'crossed_interval', 'SignFlip', 'sign_flip_test', 'check_pairs',
+           'power', 'detectable_effect', 'holm', 'RankCorrelation', 'rank_correlation', 'spearman', 'summarise',
+           'spread', 'compare']
 
 # %% ../nbs/30_statistics.ipynb #5e503b11
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -119,6 +119,31 @@ def bootstrap_interval(
     if np.ptp(x) == 0: return Interval(float(x[0]), float(x[0]))
     found = stats.bootstrap((x,), np.mean, confidence_level=confidence, n_resamples=resamples, method=method.replace("bca", "BCa"), rng=np.random.default_rng(seed))
     return Interval(*map(float, found.confidence_interval))
+
+# %% ../nbs/30_statistics.ipynb #c88da37f
+def crossed_interval(
+    run:np.ndarray,      # (seeds, rows) answers of the runs
+    baseline:np.ndarray, # (seeds, rows) answers of the baselines of the same seeds
+    labels:np.ndarray,   # (rows,) what is right
+    metric:Callable[[np.ndarray, np.ndarray], float], # of answers and labels
+    confidence:float=0.95, # of the interval
+    resamples:int=1999,    # draws
+    seed:int=0,            # of the draws
+)->Interval:
+    "Percentile interval for the mean difference of a metric over seeds, with seeds and rows drawn again."
+    check_confidence(confidence)
+    a, b, y = (np.asarray(x) for x in (run, baseline, labels))
+    if a.ndim != 2 or a.shape != b.shape or y.shape != a.shape[1:] or len(a) < 2:
+        raise ValueError(f"`run` and `baseline` must be (seeds, rows) with at least 2 seeds and `labels` (rows,), "
+                         f"not {a.shape}, {b.shape} and {y.shape}")
+    generator, drawn = np.random.default_rng(seed), []
+    for _ in range(resamples):
+        rows = generator.integers(len(y), size=len(y))
+        kept = generator.integers(len(a), size=len(a))
+        gain = {s: metric(a[s, rows], y[rows]) - metric(b[s, rows], y[rows]) for s in set(kept.tolist())}
+        drawn.append(np.mean([gain[s] for s in kept.tolist()]))
+    low, high = np.quantile(drawn, [(1 - confidence)/2, (1 + confidence)/2])
+    return Interval(float(low), float(high))
 
 # %% ../nbs/30_statistics.ipynb #130f7e5d
 class SignFlip(NamedTuple):

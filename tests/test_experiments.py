@@ -1,39 +1,77 @@
-"The stored pages agree: every verdict of a page is on the findings page, and the README repeats what that page says."
+"The stored pages agree with the claims that the records give, and every claim is on its page and among the findings."
 import json
 import re
 from pathlib import Path
 
 import pytest
-from bs4 import BeautifulSoup
+
+from istar_nb.claims import every_claim, pages, sentences
+from istar_nb.verdicts import claim_cells, claims_table
 
 root = Path(__file__).resolve().parents[1]
 folder = root/"nbs"/"experiments"
-pages = sorted(p.stem for p in folder.glob("*.ipynb") if p.stem not in ("findings", "every_method", "full_size_grids"))
+names = [page.__name__ for page in pages]
 
 
-def outputs(name, kind):
-    "All stored outputs of a page that are of one kind."
-    cells = json.loads((folder/f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
-    return ["".join(output["data"][kind]) for cell in cells for output in cell.get("outputs", []) if kind in output.get("data", {})]
+@pytest.fixture(scope="module")
+def claims(): return every_claim()
 
 
-def rows(html):
-    "The rows of a table, as dictionaries of text."
-    table = BeautifulSoup(html, "html.parser").find("table")
-    names = [cell.get_text() for cell in table.find("thead").find_all("th")]
-    return [dict(zip(names, (cell.get_text() for cell in row.find_all(["th", "td"])))) for row in table.find("tbody").find_all("tr")]
+def cells_of(name): return json.loads((folder/f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
 
 
-@pytest.mark.parametrize("page", pages)
-def test_verdicts_are_on_the_findings_page(page):
-    gathered = "\n".join(outputs("findings", "text/markdown"))
-    last = rows(outputs(page, "text/html")[-1])
-    assert last and {r["page"] for r in last} == {page}
-    for r in last:
-        row = re.escape(r["claim"].removesuffix("...")) + r"[^|]* \| " + r["verdict"] + r" \|"    # pandas cuts long texts
-        assert r["verdict"] == "not run" or re.search(row, gathered), f"run the notebook findings again: {r['claim']} is {r['verdict']} on {page}"
+def texts(name):
+    "All stored Markdown of a page."
+    outputs = [output for cell in cells_of(name) for output in cell.get("outputs", [])]
+    return "\n".join("".join(o["data"]["text/markdown"]) for o in outputs if "text/markdown" in o.get("data", {}))
 
 
-def test_readme_repeats_the_findings_page():
-    [sentence] = [text for text in outputs("findings", "text/markdown") if text.startswith("MiniLM on CoLA")]
-    assert sentence in (root/"README.md").read_text(encoding="utf-8"), "run the notebook index again"
+@pytest.mark.parametrize("page", names)
+def test_a_page_shows_its_claims(page, claims):
+    stored, here = texts(page), [c for c in claims if c.page == page]
+    assert here
+    for c in here: assert claims_table([c]).splitlines()[-1] in stored, f"run the notebook {page} again: {c.name}"
+
+
+def test_the_findings_show_every_claim_and_the_sentences(claims):
+    stored = texts("findings")
+    for c in claims: assert claims_table([c], linked=True).splitlines()[-1] in stored, f"run the notebook findings again: {c.name}"
+    for sentence in sentences(claims): assert sentence in stored, "run the notebook findings again"
+
+
+def test_the_readme_repeats_the_sentences(claims):
+    readme = (root/"README.md").read_text(encoding="utf-8")
+    for sentence in sentences(claims): assert sentence in readme, "run the notebook index again"
+
+
+@pytest.mark.parametrize("page", [*names, "findings"])
+def test_a_page_answers_first(page):
+    cells = cells_of(page)
+    title = "".join(cells[0]["source"])
+    assert re.match(r"# [^\n]+\?\n\n> ", title), "the title is the question"
+    kinds = [kind for cell in cells for o in cell.get("outputs", []) for kind in ("text/markdown", "image/png") if kind in o.get("data", {})]
+    assert kinds[:3] == ["text/markdown", "image/png", "text/markdown"], "the answer, one figure, one table"
+    second = next("".join(cell["source"]) for cell in cells[1:] if cell["cell_type"] == "markdown" and "\n## " in "\n" + "".join(cell["source"]))
+    assert second and all("exec(" not in "".join(cell["source"]) for cell in cells)
+
+
+@pytest.mark.parametrize("page", [*names, "findings"])
+def test_a_page_has_no_telegraphic_words(page):
+    prose = "\n".join("".join(cell["source"]) for cell in cells_of(page) if cell["cell_type"] == "markdown")
+    for word in (" stands ", " lies ", "made again", "holds zero", " stand in", " lie "): assert word not in prose, word
+
+
+def test_corrected_p_values_are_holms(claims):
+    for family in {c.family for c in claims}:
+        tested = sorted((c for c in claims if c.family == family and c.adjusted == c.adjusted), key=lambda c: c.found.p)
+        highest = 0.
+        for i, c in enumerate(tested):
+            highest = min(1., max(highest, c.found.p*(len(tested) - i)))
+            assert c.adjusted == pytest.approx(highest)
+
+
+def test_no_verdict_rests_on_an_invented_threshold(claims):
+    for c in claims:
+        if c.word in ("holds", "opposite"): assert (c.found.low > 0) != (c.found.high < 0) and c.claimed
+        if c.word in ("inside", "excluded", "too wide"): assert c.effect is not None
+        if c.word == "cannot be tested": assert c.reason and claim_cells(c)[-1] == c.reason

@@ -1,0 +1,156 @@
+"""A second implementation: numbers of the findings page, computed again from the JSON of the records alone.
+
+Nothing of the package is imported here, so that an error in it cannot hide itself. Each row is looked up on the stored
+findings page by its claim, and effect, both ends of the interval and the number of seeds are compared.
+"""
+import json
+import math
+import re
+from pathlib import Path
+from statistics import mean, stdev
+
+import pytest
+from scipy import stats
+
+root = Path(__file__).resolve().parents[1]
+records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((root/"results"/"runs").glob("*.json"))]
+usual = dict(status="done", head="own", epochs=3, batch_size=32, hold_out=0., zeta=0.2, precision="fp32", tokens="real", layers=None,
+             target=None, relative=None, batches="length", normalize=False, per_layer=False, lam=0., keep="score")
+minilm, scratch = dict(model="minilm", lr=5e-5, limit=None), dict(model="scratch:8e7d64cf92ea04b1", lr=3e-4, limit=4000, max_length=128)
+
+
+def runs(**wanted):
+    "Finished runs with these options, by seed; an option that a record does not have yet is the usual one."
+    wanted = usual | wanted
+    if wanted.get("method", "none") == "none": wanted.pop("zeta")
+    found = {}
+    for r in records:
+        options = usual | r["config"] | dict(status=r["status"])
+        if all(options.get(name) == value for name, value in wanted.items()): found.setdefault(options["seed"], []).append(r)
+    assert all(len(same) == 1 for same in found.values()), {seed: [r["id"] for r in same] for seed, same in found.items()}
+    return {seed: same[0] for seed, [*same] in found.items()}
+
+
+def score(r): return r["score"]
+def end(name): return lambda r: r["epochs"][-1][name]
+def minus(a, b, value=score): return [value(a[s]) - value(b[s]) for s in sorted(a.keys() & b.keys())]
+
+
+def student(d):
+    "Mean, interval and number of differences."
+    half = stats.t.ppf(0.975, len(d) - 1)*stdev(d)/len(d)**0.5
+    return mean(d), mean(d) - half, mean(d) + half, len(d)
+
+
+def ranks_of(values): return [1 + sum(v < x for v in values) + (sum(v == x for v in values) - 1)/2 for x in values]
+
+
+def correlation(by_lam, x, y=score):
+    "Mean rank correlation within a seed, over λ."
+    z, least = [], []
+    for seed in sorted(set.intersection(*(set(of) for of in by_lam))):
+        rows = [of[seed] for of in by_lam]
+        a, b = ranks_of([x(r) for r in rows]), ranks_of([y(r) for r in rows])
+        rho, n = stats.pearsonr(a, b).statistic, len(rows)
+        most = 1 - 6/(n*(n*n - 1))
+        z.append(math.atanh(max(-most, min(most, rho))))
+        least.append(1/max(n - 3, 1))
+    half = max(stats.t.ppf(0.975, len(z) - 1)*stdev(z), stats.norm.ppf(0.975)*mean(least)**0.5)/len(z)**0.5
+    return math.tanh(mean(z)), math.tanh(mean(z) - half), math.tanh(mean(z) + half), len(z)
+
+
+def mean_over(tasks, place, lam, other):
+    "Seed by seed, the mean over tasks of I-STAR minus `other`; λ by task."
+    per_task = [minus(runs(task=t, method="istar", lam=lam, **place), runs(task=t, **other, **place)) for t in tasks]
+    return [mean(d) for d in zip(*per_task)]
+
+
+def cut(place): return place | dict(max_length=128)
+def cola(**options): return runs(task="cola", max_length=None, **(minilm | options))
+def sst2(**options): return runs(task="sst2", **(scratch | options))
+
+
+def stage(method, stage_loss, index, value):
+    "Of IsoLayer's runs, by seed: a number of the end of stage one (-2) or of the end (-1)."
+    kind = dict(stage_loss=stage_loss, head="linear")
+    found = {r["config"]["seed"]: r["epochs"][index][value] for r in records if r["status"] == "done" and r["config"]["method"] == method and r["config"]["model"] == "minilm"
+             and r["config"]["task"] == "cola" and r["config"].get("stage_loss", "joint") == kind["stage_loss"] and not r["config"].get("limit")}
+    return found
+
+
+def apart(a, b): return [a[s] - b[s] for s in sorted(a.keys() & b.keys())]
+
+
+def minilm_tasks(lam, other):
+    "As `mean_over` for MiniLM, whose CoLA is not cut."
+    def of(task, **o): return cola(**o) if task == "cola" else runs(task=task, **cut(minilm), **o)
+    per_task = [minus(of(t, method="istar", lam=lam), of(t, **other)) for t in ("rte", "mrpc", "cola", "stsb")]
+    return [mean(d) for d in zip(*per_task)]
+
+
+def shrink(selection, value):
+    "Differences of the entropy of the bars to no penalty."
+    like = dict(task="cola", epochs=5, batch_size=64, weight_decay=5e-6, max_length=None) | minilm
+    return minus(runs(method="entropy", selection=selection, lam=1., tokens="cls", **like), runs(method="none", **like), value)
+
+
+def late(r):
+    "Mean score of the last 30 % of the epochs."
+    return mean(e[r["metric"]] for e in r["epochs"] if e["epoch"] > 0.7*r["config"]["epochs"])
+
+
+def late_share(r):
+    "Mean first raw share of the logged training batches, over the last 30 % of the updates."
+    return mean(s["cls_anisotropy_raw"] for s in r["steps"] if s["update"] > 0.7*r["steps"][-1]["update"])
+
+
+plain, every_lam = dict(method="none"), (-1., -.3, -.1, -.01, .01, .1, .3, 1.)
+def dose(lam): return cola(method="istar", lam=lam) if lam else cola(**plain)
+
+numbers = {
+    "I-STAR with λ = −0.01 scores above base, MiniLM, mean of rte, mrpc, cola, stsb": lambda: student(minilm_tasks(-.01, plain)),
+    "I-STAR with λ = −0.01 scores above CosReg, MiniLM, mean of rte, mrpc, cola, stsb": lambda: student(minilm_tasks(-.01, dict(method="cosreg", lam=1.))),
+    "I-STAR with λ = +0.01 scores below base, MiniLM, mean of rte, mrpc, cola, stsb": lambda: student(minilm_tasks(.01, plain)),
+    "I-STAR with λ = −0.01 scores above base, scratch, mean of sst2, stsb, sst5": lambda: student(mean_over(("sst2", "stsb", "sst5"), scratch, -.01, plain)),
+    "I-STAR with λ = −0.01 lowers IsoScore, MiniLM, stsb": lambda: student(minus(runs(task="stsb", method="istar", lam=-.01, **cut(minilm)), runs(task="stsb", **plain, **cut(minilm)), end("isoscore"))),
+    "change of the score, I-STAR, λ = +1, MiniLM, cola": lambda: student(minus(dose(1.), dose(0.))),
+    "change of the score, I-STAR, λ = −0.3 (5 of 5 runs collapsed), MiniLM, cola": lambda: student(minus(dose(-.3), dose(0.))),
+    "change of the score, I-STAR, λ = −0.01, MiniLM, cola": lambda: student(minus(dose(-.01), dose(0.))),
+    "change of the score, CosReg, λ = +1, scratch, sst2": lambda: student(minus(sst2(method="cosreg", lam=1.), sst2(**plain))),
+    "the score falls as IsoScore rises, MiniLM, cola": lambda: correlation([dose(lam) for lam in (0., *every_lam)], end("isoscore")),
+    "the score falls as IsoScore rises, MiniLM, cola, λ ≥ 0 only": lambda: correlation([dose(lam) for lam in (0., .01, .1, .3, 1.)], end("isoscore")),
+    "the score falls as TwoNN rises, MiniLM, cola": lambda: correlation([dose(lam) for lam in (0., *every_lam)], lambda r: end("two_nn_layers")(r)[-1]),
+    "λ = +1 raises TwoNN of the last layer, MiniLM, cola": lambda: student(minus(dose(1.), dose(0.), lambda r: end("two_nn_layers")(r)[-1])),
+    "CosReg with λ = +1 has no impact on the last layer's IsoScore, MiniLM, cola": lambda: student(minus(cola(method="cosreg", lam=1.), dose(0.), lambda r: end("isoscore_layers")(r)[-1])),
+    "CosReg with λ = +1 shortens the mean activation, MiniLM, cola": lambda: student(minus(cola(method="cosreg", lam=1.), dose(0.), lambda r: math.hypot(*end("mean_activation")(r)))),
+    "selected bars score higher than no penalty, MiniLM, cola": lambda: student(shrink("atienza", late)),
+    "first raw component: selected bars lower than no penalty, MiniLM, cola": lambda: student(shrink("atienza", late_share)),
+    "change of the last layer's mean cosine with all bars, MiniLM, cola": lambda: student(shrink("none", end("mean_cosine"))),
+    "the layer scores above its own stage one, MiniLM, cola": lambda: student(apart(stage("isolayer", "joint", -1, "matthews"), stage("isolayer", "joint", -2, "matthews"))),
+    "the layer trained on the task loss alone scores above stage one, MiniLM, cola": lambda: student(apart(stage("isolayer", "task", -1, "matthews"), stage("isolayer", "task", -2, "matthews"))),
+    "the joint loss scores above the task loss alone, same layer, MiniLM, cola": lambda: student(apart(stage("isolayer", "joint", -1, "matthews"), stage("isolayer", "task", -1, "matthews"))),
+    "the layer raises IsoScore of [CLS] above that of stage one, MiniLM, cola": lambda: student(apart(stage("isolayer", "joint", -1, "cls_isoscore"), stage("isolayer", "joint", -2, "cls_isoscore"))),
+}
+
+
+def stored_rows():
+    "Claim -> its row on the stored findings page, from the tables with a page column."
+    cells = json.loads((root/"nbs"/"experiments"/"findings.ipynb").read_text(encoding="utf-8"))["cells"]
+    texts = ["".join(out["data"]["text/markdown"]) for cell in cells for out in cell.get("outputs", []) if "text/markdown" in out.get("data", {})]
+    rows = [[part.strip() for part in line.strip("| \n").split(" | ")] for text in texts for line in text.splitlines() if line.startswith("| [")]
+    return {row[1]: row for row in rows}
+
+
+rows = stored_rows()
+
+
+@pytest.mark.parametrize("claim", numbers)
+def test_a_number_of_the_findings_page_follows_from_the_json(claim):
+    effect, low, high, seeds = numbers[claim]()
+    said = [float(text.replace("−", "-")) for text in re.findall(r"[+−][\d.]+(?:e[+−]?\d+)?", rows[claim][3])]
+    for value, text in zip((effect, low, high), said, strict=True): assert f"{value:+.3g}" == f"{text:+.3g}", (claim, value, text)
+    assert int(rows[claim][4]) == seeds
+
+
+def test_there_are_at_least_thirty():
+    assert 3*len(numbers) >= 30
