@@ -38,6 +38,8 @@ def every_claim(
     return correct(claims)
 
 
+
+# %% ../nbs/39_claims.ipynb #75de66db
 def page_claims(
     page:str,   # name of a page, such as "istar_table1"
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
@@ -92,7 +94,7 @@ def on_scores(
             f"what the three papers claim about scores, {len(left) or 'none'} {survive(left)}")
     return text + (f", namely that {'; '.join(f'{c.text} ({c.ours})' for c in left)}." if left else ".")
 
-
+# %% ../nbs/39_claims.ipynb #7957c4c2
 def on_doses(
     claims:Sequence[Claim], # all
 )->str:
@@ -108,6 +110,8 @@ def on_doses(
     return f"The effect of a dose that survives correction is {what}: {'; '.join(filter(None, (alive, ends)))}.{note}"
 
 
+
+# %% ../nbs/39_claims.ipynb #f4234b84
 def on_gain(
     claims:Sequence[Claim], # all
 )->str:
@@ -120,7 +124,7 @@ def on_gain(
     return (f"I-STAR with λ < 0 gains {gain} points over no penalty in the paper's 27 cells, of which the luck of the "
             f"best of 12 to 24 equal candidates would give {low} to {high}; here it gains {ours}.")
 
-
+# %% ../nbs/39_claims.ipynb #89ca48e8
 def on_isolayer(
     claims:Sequence[Claim], # all
 )->str:
@@ -136,6 +140,8 @@ def on_isolayer(
             f"loss alone gains {points(alone)}: {why} (joint minus alone {points(apart)}).")
 
 
+
+# %% ../nbs/39_claims.ipynb #85e6524d
 def on_geometry(
     claims:Sequence[Claim], # all
 )->str:
@@ -152,7 +158,7 @@ def on_geometry(
             f"dimension of [CLS] have rank correlations from {low} to {high} by seed (p = {p} after correction), "
             f"{fits} the paper explains its gains.")
 
-
+# %% ../nbs/39_claims.ipynb #3f68af59
 def sentences(
     claims:Sequence[Claim], # all
 )->list[str]:
@@ -201,6 +207,8 @@ def plot_dose(
     return ax
 
 
+
+# %% ../nbs/39_claims.ipynb #67fde19c
 def plot_main(
     claims:Sequence[Claim], # all
 ):                          # the figure

@@ -54,7 +54,7 @@ def figure2_record(
     "The stored samples of the paper's cloud."
     return find_stability(SYNTHETIC["figure2"], evidence.root/"stability")
 
-
+# %% ../nbs/36_figure_claims.ipynb #9036fe11
 def istar_figure2(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]:
@@ -90,7 +90,7 @@ def figure3_parts(
         if half.lam.nunique() >= 4: parts[f", {side} only"] = half
     return parts
 
-
+# %% ../nbs/36_figure_claims.ipynb #c07a7752
 def istar_figure3(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]:
@@ -122,7 +122,7 @@ def dose_pairs(
     runs = runs[[place in knows for place in zip(runs.encoder, runs.task)]]
     return pairs_of(runs, dict(method="none"), by=("encoder", "task"), value=value)
 
-
+# %% ../nbs/36_figure_claims.ipynb #df76fbf6
 def doses(
     evidence:Evidence,
 )->list[Claim]:
@@ -148,7 +148,7 @@ def figure4_runs(
     runs = runs[runs.batch_size == 32]
     return runs.assign(length=runs.mean_activation.map(np.linalg.norm), last=last_layer(runs.isoscore_layers))
 
-
+# %% ../nbs/36_figure_claims.ipynb #fa7cf11c
 def largest_share(
     part,       # pandas DataFrame, the runs of one place
     lam:float,  # of CosReg
@@ -159,6 +159,8 @@ def largest_share(
     return [float(change.max()/change.sum()) for change in changes]
 
 
+
+# %% ../nbs/36_figure_claims.ipynb #a1ac1a0c
 def istar_figure4(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]:
@@ -194,7 +196,7 @@ def figure5_runs(
     runs = first_tasks(istar_runs(evidence, *figure5_grids))
     return runs.assign(dimension=last_layer(runs.two_nn_layers))
 
-
+# %% ../nbs/36_figure_claims.ipynb #afb49be9
 def from_peak(
     part,       # pandas DataFrame, the runs of one place
     lam:float,  # of I-STAR
@@ -207,6 +209,8 @@ def from_peak(
     return (falls[0.] - falls[lam]).dropna().tolist()
 
 
+
+# %% ../nbs/36_figure_claims.ipynb #68ff0883
 def istar_figure5(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]:
@@ -245,6 +249,8 @@ def figure6_runs(
     return runs.assign(early=[x[:len(x)//2].mean() for x in layers], late=[x[len(x)//2:].mean() for x in layers])
 
 
+
+# %% ../nbs/36_figure_claims.ipynb #bb8ac90d
 def figure6_moves(
     runs,  # pandas DataFrame from `figure6_runs`
 ):         # pandas DataFrame, seeds in rows: (place, λ, "early" or "late") in columns, change against the plain run
@@ -255,7 +261,7 @@ def figure6_moves(
     return pd.concat({half: p.pivot(index="seed", columns=["place", "lam"], values="difference")
                       for half, p in pairs.items()}, axis=1).reorder_levels([1, 2, 0], axis=1).sort_index(axis=1)
 
-
+# %% ../nbs/36_figure_claims.ipynb #db3332b6
 def istar_figure6(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]:
@@ -289,7 +295,7 @@ def figure7_table(
     table = runs[runs.method == "istar"].pivot(index="seed", columns="zeta", values="score")
     return table.assign(none=runs[runs.method == "none"].set_index("seed").score)
 
-
+# %% ../nbs/36_figure_claims.ipynb #6fca10dc
 def istar_figure7(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]:
@@ -315,7 +321,7 @@ def figure8_runs(
     def name(run): return "none" if run.method == "none" else "all" if run.layers is None else str(run.layers[0])
     return runs.assign(layer=[name(run) for run in runs.itertuples()])
 
-
+# %% ../nbs/36_figure_claims.ipynb #92c8a73d
 def istar_figure8(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]:

@@ -59,7 +59,7 @@ def table1_paper(
     cells = {key: [float(cell.split("±")[part]) for cell in row.split()] for key, row in table1_cells.items()}
     return pd.DataFrame(cells, index=table1_tasks)
 
-
+# %% ../nbs/35_istar_claims.ipynb #ccd64b52
 def table1_gain(
     other:str,  # "base" or "CosReg"
 ):              # pandas Series of 27 differences, as fractions of 1
@@ -96,6 +96,8 @@ def table1_runs(
     return runs[runs.what.notna()]
 
 
+
+# %% ../nbs/35_istar_claims.ipynb #d881688b
 def strengths(
     evidence:Evidence,
     runs,     # pandas DataFrame from `istar_runs`
@@ -113,7 +115,7 @@ def strengths(
     places = sorted({*zip(runs.task, runs.model)})
     return {(encoder_name(m), t, sign): strength(t, m, sign) for t, m in places for sign in (-1, 1)}
 
-
+# %% ../nbs/35_istar_claims.ipynb #b199ce19
 def table1_pairs(
     runs,               # pandas DataFrame from `table1_runs`
     baseline:str,       # "base" or "CosReg"
@@ -123,6 +125,8 @@ def table1_pairs(
     return pairs_of(runs, dict(what=baseline), by=("encoder", "task"), treatment=("what",), value=value)
 
 
+
+# %% ../nbs/35_istar_claims.ipynb #44327f11
 def over_tasks(
     pairs,           # pandas DataFrame from `table1_pairs`
     what:str,        # column of the table
@@ -159,6 +163,8 @@ def istar_table1(
     return claims + applied(runs, chosen)
 
 
+
+# %% ../nbs/35_istar_claims.ipynb #b6adc8b6
 def applied(
     runs,         # pandas DataFrame from `table1_runs`
     chosen:dict,  # of `strengths`
@@ -191,7 +197,7 @@ def two_sided(
             found[encoder_name(model), task] = both
     return found
 
-
+# %% ../nbs/35_istar_claims.ipynb #08d8e1c1
 def istar_table2(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]:

@@ -40,6 +40,8 @@ def shrink_paper(
                       for name, rows in shrink_table3_cells.items()})
 
 
+
+# %% ../nbs/37_other_claims.ipynb #f188b917
 def shrink_gap(
     component:str, # such as "raw 1"
     bars:str,      # compared
@@ -62,7 +64,7 @@ def late_components(steps:list[dict])->dict[str, float]:
     names = [f"{key}{k}" for key in shrink_kinds.values() for k in ("", "_2", "_3")]
     return {c: float(np.mean([step[name] for step in late])) for c, name in zip(shrink_components, names)}
 
-
+# %% ../nbs/37_other_claims.ipynb #836c76c8
 def shrink_run(record)->dict:
     "What the claims need of one run."
     epochs, last = record.epochs, record.config["epochs"]
@@ -75,6 +77,8 @@ def shrink_run(record)->dict:
                 mean_cosine=epochs[-1]["mean_cosine"], **late_components(record.steps), **late)
 
 
+
+# %% ../nbs/37_other_claims.ipynb #119e4ab9
 def shrink_runs(
     evidence:Evidence,
 ):  # pandas DataFrame, one row a run of the grid
@@ -82,7 +86,7 @@ def shrink_runs(
     import pandas as pd
     return pd.DataFrame([shrink_run(record) for record in evidence.records("shrink")])
 
-
+# %% ../nbs/37_other_claims.ipynb #cb2dbdea
 def shrink_pairs(
     runs,                        # pandas DataFrame from `shrink_runs`
     value:str,                   # column
@@ -92,6 +96,8 @@ def shrink_pairs(
     return pairs_of(runs, dict(bars=baseline), treatment=("bars",), value=value)
 
 
+
+# %% ../nbs/37_other_claims.ipynb #aaf94232
 def shrink_claim(
     where:str,      # in the paper
     text:str,       # of the claim
@@ -122,6 +128,8 @@ def shrink_table2(
                          None, effect=0., source="on par")]
 
 
+
+# %% ../nbs/37_other_claims.ipynb #a5f7d2d0
 def shrink_table3(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]:
@@ -155,6 +163,8 @@ def shrink_figure1(
     return claims
 
 
+
+# %% ../nbs/37_other_claims.ipynb #26e36bc1
 def shrink_figure2(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]:
@@ -190,6 +200,9 @@ isolayer_table3_cells = {
     ("mrpc", "RoBERTa-large"): ("90.68 0.9 0.86 0.90 0.91 90.93 0.2 0.73 0.96 0.98",
         "91.42 0.8 0.18 0.36 0.43 91.17 0.3 0.61 0.96 0.98")}
 
+
+
+# %% ../nbs/37_other_claims.ipynb #0b15ccb6
 def isolayer_paper2(
 ):  # pandas DataFrame, (task, model, "score" or "IsoScore") in rows: fine-tuned, with layer, printed rise
     "The paper's Table 2 as text."
@@ -210,6 +223,8 @@ def isolayer_paper3(
     return pd.DataFrame([list(row) for row in rows.values()], pd.MultiIndex.from_tuples(rows), columns)
 
 
+
+# %% ../nbs/37_other_claims.ipynb #6a47378a
 def isolayer_gain(
     quantity:str,  # "score" or "IsoScore"
 )->float:          # mean over the paper's two models; scores as fractions of 1
@@ -240,7 +255,7 @@ def isolayer_ends(
     ends = ends.assign(**{f"EV{k}": curves.str[k-1] for k in (1, 2, 3)}, all_ev=[np.mean(ev) for ev in curves])
     return ends.assign(mean_ev=ends[["EV1", "EV2", "EV3"]].mean(axis=1))
 
-
+# %% ../nbs/37_other_claims.ipynb #03146237
 def isolayer_claim(
     ends,             # pandas DataFrame from `isolayer_ends`
     where:str,        # in the paper
@@ -259,7 +274,7 @@ def isolayer_claim(
     return Claim(f"IsoLayer, {where}, {text}", whose, where, page, f"{text}, MiniLM, cola", kind, unit,
                  paired_estimate(differences(pairs)), claimed, **printed)
 
-# %% ../nbs/37_other_claims.ipynb #01ad8a58
+# %% ../nbs/37_other_claims.ipynb #f97820f4
 def isolayer_table2(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]:
@@ -283,6 +298,8 @@ def isolayer_table2(
               for text, stage, base, value in added)]
 
 
+
+# %% ../nbs/37_other_claims.ipynb #33028689
 def isolayer_table3(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]:
@@ -306,6 +323,8 @@ def isolayer_table3(
                            effect=float(bn.EV1), source="mean of two models")]
 
 
+
+# %% ../nbs/37_other_claims.ipynb #43a4b85b
 def isolayer_figure2(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]:

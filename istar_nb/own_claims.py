@@ -40,6 +40,8 @@ def method_runs(
                        baseline=[method_baseline(r) for _, r in runs.iterrows()])
 
 
+
+# %% ../nbs/38_own_claims.ipynb #e766e432
 def method_name(run)->str:
     "What a run is called; a plain run is named after its settings, `stage one` as it is."
     if run.method == "none": return f"plain, {run['head']} head, batch {run.batch_size}"
@@ -53,7 +55,7 @@ def method_baseline(run)->str:
     special = dict(entropy="plain, own head, batch 64", isobn="plain, linear head, batch 32", isolayer="stage one")
     return special.get(run.method, "plain, own head, batch 32")
 
-
+# %% ../nbs/38_own_claims.ipynb #a1bb439c
 def method_pairs(
     runs,        # pandas DataFrame from `method_runs`
     place:str,   # encoder and task
@@ -66,6 +68,8 @@ def method_pairs(
     return pairs_of(part[part.what.isin([what, base])], dict(what=base), treatment=("what",), value=value)
 
 
+
+# %% ../nbs/38_own_claims.ipynb #557fefb5
 def every_method(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]:
@@ -83,6 +87,8 @@ def every_method(
     return claims + without_shrinkage(runs)
 
 
+
+# %% ../nbs/38_own_claims.ipynb #936db9b4
 def without_shrinkage(
     runs,  # pandas DataFrame from `method_runs`
 )->list[Claim]:
@@ -110,7 +116,7 @@ def pretrained_ends(
     ends = along[along.id.isin(wanted) & (along.status == "done")].drop_duplicates("id", keep="last")
     return ends.assign(task="held-out text", model="scratch", two_nn=ends.token_two_nn_layers.str[-1].astype(float))
 
-
+# %% ../nbs/38_own_claims.ipynb #d9d238dd
 def fine_tuned(
     evidence:Evidence,
 ):  # pandas DataFrame, with the λ and the seed of the pre-training as `lam` and `pretrained`
@@ -120,6 +126,8 @@ def fine_tuned(
     return runs.assign(lam=[made[m].lam for m in runs.model], pretrained=[made[m].seed for m in runs.model])
 
 
+
+# %% ../nbs/38_own_claims.ipynb #bb967e40
 def scratch_pairs(
     evidence:Evidence,
 )->dict: # quantity -> pandas DataFrame with task, lam, seed (of the pre-training), run, baseline, difference, problem
@@ -134,7 +142,7 @@ def scratch_pairs(
     return {"masked-token loss": held_out("mlm_loss"), "TwoNN of the last layer": held_out("two_nn"),
             "score": after("score"), "IsoScore after fine-tuning": after("isoscore")}
 
-
+# %% ../nbs/38_own_claims.ipynb #ba12a0ca
 def from_scratch(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]:

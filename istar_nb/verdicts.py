@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['least_pairs', 'nan', 'words', 'Kind', 'own', 'Estimate', 'paired_estimate', 'sampled_estimate',
-           'correlation_estimate', 'mean_correlation', 'decide', 'seeds_needed', 'Claim', 'number', 'correct',
-           'probability', 'claim_cells', 'claims_table', 'plot_estimates', 'pairs_of', 'differences',
-           'comparison_table', 'best_elsewhere', 'conditions', 'rows_of', 'machine_of', 'listed', 'strength_color']
+           'correlation_estimate', 'mean_correlation', 'decide', 'seeds_needed', 'Claim', 'needed', 'what_it_takes',
+           'number', 'correct', 'probability', 'claim_cells', 'claims_table', 'plot_estimates', 'pairs_of',
+           'differences', 'comparison_table', 'best_elsewhere', 'conditions', 'rows_of', 'machine_of', 'listed',
+           'strength_color']
 
 # %% ../nbs/33_verdicts.ipynb #450e6e02
 import math
@@ -38,7 +39,7 @@ class Estimate(NamedTuple):
     ranks:bool = False  # whether the effect is a rank correlation
     unit:str = "seeds"  # what the sample consists of
 
-
+# %% ../nbs/33_verdicts.ipynb #ef968a50
 def paired_estimate(
     differences:Sequence[float], # (n,) run minus baseline, one a seed
 )->Estimate:
@@ -50,6 +51,8 @@ def paired_estimate(
     return sampled_estimate(float(d.mean()), float(d.std(ddof=1)), len(d))._replace(values=tuple(d), unit="seeds")
 
 
+
+# %% ../nbs/33_verdicts.ipynb #a69d4289
 def sampled_estimate(
     mean:float,         # of the samples
     sd:float,           # their standard deviation, above 0
@@ -77,6 +80,8 @@ def correlation_estimate(
     return mean_correlation([spearman(*part) for part in parts], [part.shape[1] for part in parts])
 
 
+
+# %% ../nbs/33_verdicts.ipynb #49768554
 def mean_correlation(
     rho:Sequence[float],  # (seeds,) rank correlations, in [-1, 1]
     runs:Sequence[int],   # (seeds,) points behind each, at least 4
@@ -165,21 +170,25 @@ class Claim:
         within = f" [{number(e.low)}, {number(e.high)}]" if e.low == e.low else ""
         return number(e.effect) + within
 
-    @property
-    def needed(self)->int|None:
-        "Seeds that find the paper's effect, or else ours; None where no number does."
-        effect = self.effect if self.effect is not None else self.found.effect
-        change = math.atanh(effect) if self.found.ranks else effect
-        return seeds_needed(change, self.found.sd)
+# %% ../nbs/33_verdicts.ipynb #1a277c42
+def needed(
+    claim:Claim,
+)->int|None: # None where no number does
+    "How many seeds find the paper's effect, or else ours."
+    effect = claim.effect if claim.effect is not None else claim.found.effect
+    return seeds_needed(math.atanh(effect) if claim.found.ranks else effect, claim.found.sd)
 
-    @property
-    def takes(self)->str:
-        "What a decision would take."
-        if self.reason: return self.reason
-        if self.word not in ("too wide", "undecided"): return "three seeds" if self.word == "not run" else ""
-        if self.effect == 0: return "no number of seeds shows that there is no effect"
-        if self.found.sd == 0: return "seeds that differ"
-        return f"{self.needed} {self.found.unit}" if self.needed else "more than 10,000 seeds"
+
+def what_it_takes(
+    claim:Claim,
+)->str: # "" for a claim that is decided
+    "What a decision would take."
+    if claim.reason: return claim.reason
+    if claim.word not in ("too wide", "undecided"): return "three seeds" if claim.word == "not run" else ""
+    if claim.effect == 0: return "no number of seeds shows that there is no effect"
+    if claim.found.sd == 0: return "seeds that differ"
+    seeds = needed(claim)
+    return f"{seeds} {claim.found.unit}" if seeds else "more than 10,000 seeds"
 
 # %% ../nbs/33_verdicts.ipynb #85b1457a
 def number(
@@ -217,9 +226,9 @@ def claim_cells(
     if claim.effect is not None: said = f"{number(claim.effect)} {claim.source}".strip()
     ours = f"{claim.ours} {claim.unit}" if claim.ours else ""
     seeds = str(claim.found.seeds or "")
-    return [claim.text, said, ours, seeds, claim.word, probability(claim.adjusted), claim.takes]
+    return [claim.text, said, ours, seeds, claim.word, probability(claim.adjusted), what_it_takes(claim)]
 
-
+# %% ../nbs/33_verdicts.ipynb #924d204e
 def claims_table(
     claims:Sequence[Claim],  # rows
     linked:bool=False,       # whether to name and link each claim's page
@@ -267,6 +276,8 @@ def pairs_of(
     return empty.astype(dict(difference=float, run=float, baseline=float))
 
 
+
+# %% ../nbs/33_verdicts.ipynb #3c517045
 def differences(
     pairs,      # pandas DataFrame from `pairs_of`
     **options,  # column -> value of the rows to take
@@ -277,6 +288,8 @@ def differences(
     return pairs.difference.dropna().tolist()
 
 
+
+# %% ../nbs/33_verdicts.ipynb #ae66c725
 def comparison_table(
     pairs,                                               # pandas DataFrame from `pairs_of`
     by:Sequence[str]=("task", "model", "method", "lam"), # columns that make a row
@@ -324,6 +337,8 @@ def conditions(
     return pd.DataFrame(columns)
 
 
+
+# %% ../nbs/33_verdicts.ipynb #5cd84504
 def rows_of(record)->str: # "" for a record without counts
     data, task = record.data, record.config["task"]
     return f"{task} {data['train']:,} + {data['validation']:,}" if "train" in data else ""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from istar_nb.claims import every_claim, pages, sentences
+from istar_nb.claims import every_claim, page_claims, pages, sentences
 from istar_nb.verdicts import claim_cells, claims_table
 
 root = Path(__file__).resolve().parents[1]
@@ -75,3 +75,8 @@ def test_no_verdict_rests_on_an_invented_threshold(claims):
         if c.word in ("holds", "opposite"): assert (c.found.low > 0) != (c.found.high < 0) and c.claimed
         if c.word in ("inside", "excluded", "too wide"): assert c.effect is not None
         if c.word == "cannot be tested": assert c.reason and claim_cells(c)[-1] == c.reason
+
+
+def test_an_unknown_page_and_a_folder_without_records_are_errors_that_say_so(tmp_path):
+    with pytest.raises(ValueError, match="`page` must be one of istar_table1"): page_claims("table1")
+    with pytest.raises(ValueError, match="`root` must hold a folder `runs`"): every_claim(tmp_path)
