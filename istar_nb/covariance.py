@@ -356,11 +356,18 @@ class Moments:
     def update(self,
         x:Tensor|np.ndarray, # (n, d) points, n ≥ 0
     )->"Moments":            # itself
-        "Take in a batch of points."
-        x = as_points(x, min_points=0).detach()
+        "Take in a batch of points; an error if they are not finite."
+        x = as_points(x, min_points=0)
+        if len(x): magnitude(x)
+        return self.add(x)
+
+    def add(self,
+        x:Tensor, # (n, d) points that are known to be finite, n ≥ 0
+    )->"Moments": # itself
+        "Take in a batch of points unchecked, and so without waiting for its device."
         if not len(x): return self
+        x = x.detach()
         with torch.autocast(x.device.type, enabled=False):
-            magnitude(x)
             mean = x.mean(0, dtype=working_dtype(x))
             products, drift, _ = (t.to(scalar_dtype(x)) for t in scatter(x, mean))
         return self._add(len(x), mean.to(drift) + drift/len(x), products.addr_(drift, drift, alpha=-1/len(x)))

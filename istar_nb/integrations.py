@@ -21,7 +21,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import TrainerCallback
 
-from .regularizers import HiddenStates, Regularizer, RelativeStrength, all_processes
+from .regularizers import (HiddenStates, Regularizer, RelativeStrength, all_processes, random_state,
+                                   set_random_state)
 
 # %% ../nbs/25_integrations.ipynb #23bf201d
 @contextmanager
@@ -39,13 +40,12 @@ def evaluating(
 @contextmanager
 def same_random_state()->Iterator[None]:
     "The generators of torch (on all devices in use), NumPy and Python are after the block what they were before."
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
-    python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=devices):
-        try: yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)
+    torchs, python, numpy = random_state(), random.getstate(), np.random.get_state()
+    try: yield
+    finally:
+        set_random_state(torchs)
+        random.setstate(python)
+        np.random.set_state(numpy)
 
 
 def states_of(

@@ -18,7 +18,7 @@ import shutil
 import time
 import traceback
 from collections import Counter
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,7 +38,8 @@ from .regularizers import IStar, pooled_isoscore
 from .runs import (RunConfig, RunRecord, check_origin, check_type, check_writable, environment, files_sha256, find_record, folder_beside, iterate_records,
                            local_folder, other_origin, run_lock, save_failed, save_record, schema)
 from .tasks import load_task, local_path
-from .training import clock, data_sha256, defined, load_checkpoint, make_accelerator, merged, parameter_groups, save_checkpoint
+from .training import (add_points, clock, data_sha256, defined, load_checkpoint, make_accelerator, merged,
+                               parameter_groups, save_checkpoint)
 
 # %% ../nbs/26_pretraining.ipynb #8aa98a89
 @dataclass(frozen=True)
@@ -327,6 +328,7 @@ def predict(
     "The model's words for the chosen tokens, and the states of all."
     with session.accelerator.autocast():
         out, states = forward_with_states(session.model.base_model, dict(input_ids=shown, attention_mask=torch.ones_like(shown)))
+        states = replace(states, mask=torch.ones(shown.shape))    # on the host, which need not ask the device
         rows = (wanted != -100).flatten().nonzero()[:, 0]
         return session.model.cls(out.last_hidden_state.flatten(0, 1)[rows]).float(), wanted.flatten()[rows], states
 
@@ -355,12 +357,12 @@ def pretrain_update(session:Pretraining)->dict:
 def single_batch(
     session:Pretraining, # the run
     start:int,           # first of 64 held-out texts
-)->dict:                 # `input_ids` and `attention_mask`, (64, T)
+)->dict:                 # `input_ids` and `attention_mask`, (64, T) on the host
     "Some held-out texts by themselves, padded."
     part = [torch.tensor(ids) for ids in session.singles[start:start+64]]
     ids = nn.utils.rnn.pad_sequence(part, batch_first=True, padding_value=session.tokenizer.pad_token_id)
     mask = nn.utils.rnn.pad_sequence([torch.ones_like(x) for x in part], batch_first=True)
-    return dict(input_ids=ids.to(session.device), attention_mask=mask.to(session.device))
+    return dict(input_ids=ids, attention_mask=mask)
 
 
 @torch.no_grad()
@@ -369,10 +371,11 @@ def held_out_geometry(session:Pretraining)->dict:
     generator, moments, cls, tokens = generator_of(0, 0), None, [], []
     for start in range(0, len(session.singles), 64):
         batch = single_batch(session, start)
-        states = forward_with_states(session.model.base_model, batch)[1]
+        there = {name: values.to(session.device) for name, values in batch.items()}
+        states = replace(forward_with_states(session.model.base_model, there)[1], mask=batch["attention_mask"])
         moments = moments or [Moments(layer.shape[-1]) for layer in states.layers]
-        for l, m in enumerate(moments): m.update(states.points(l).float())
-        sizes = batch["attention_mask"].sum(1).cpu()
+        add_points((m, states.points(l).float()) for l, m in enumerate(moments))
+        sizes = batch["attention_mask"].sum(1)
         inner = 1 + (torch.rand(len(sizes), generator=generator)*(sizes-2)).long()   # neither [CLS] nor [SEP]
         stacked, rows = torch.stack(list(states.layers)).float().cpu(), torch.arange(len(sizes))
         cls.append(stacked[:, :, 0])

@@ -427,7 +427,7 @@ class EntropyRegularizer(Regularizer):
         if selection not in SELECTIONS: raise ValueError(f"`selection` must be one of {SELECTIONS}, not {selection!r}")
         if scope not in ("global", "local"): raise ValueError(f"`scope` must be 'global' or 'local', not {scope!r}")
         self.selection, self.by_class, self.normalize, self.layer, self.scope = selection, by_class, normalize, layer, scope
-        self.waiting, self.graphs, self.value = [], [], None
+        self.waiting, self.differences, self.graphs, self.value = [], [], [], None
 
     def penalty(self,
         x:Tensor,            # (n, d) [CLS] states of this process
@@ -453,12 +453,15 @@ class EntropyRegularizer(Regularizer):
             leaves = [x.to(working_dtype(x)).clone().requires_grad_() for x, _ in batches]
             value = self.penalty(torch.cat(leaves), torch.cat([labels for _, labels in batches]) if self.by_class else None)
             gradients = torch.autograd.grad(value, leaves)
-            self.value, self.waiting = value.detach(), [(x.detach(), g*len(batches)) for x, g in zip(leaves, gradients)]
+            self.value, self.differences = value.detach(), []
+            self.waiting = [(x.detach(), g*len(batches)) for x, g in zip(leaves, gradients)]
 
     def share(self, x:Tensor)->Tensor: # () the value of the update
-        "The prepared value with the gradient of one micro-batch."
+        "The prepared value with the gradient of one micro-batch; the last call checks the states of all."
         expected, gradient = self.waiting.pop(0)
-        if x.shape != expected.shape or (x.detach() - expected).norm() > 0.02*expected.norm():
+        alike = x.shape == expected.shape
+        if alike: self.differences.append((x.detach() - expected).norm() > 0.02*expected.norm())
+        if not alike or not self.waiting and torch.stack(self.differences).any():
             self.waiting = []
             raise ValueError("`states` differ from those given to `prepare`: use the same micro-batches in the same order, and restore the random state before them")
         return PreparedPenalty.apply(x, self.value, gradient)

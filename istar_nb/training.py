@@ -6,12 +6,12 @@
 __all__ = ['length_buckets', 'make_penalty', 'make_model', 'hash_of_rows', 'data_sha256', 'model_sha256', 'origin',
            'make_accelerator', 'recompute_states', 'parameter_groups', 'Session', 'reference_states',
            'refresh_reference', 'losses', 'prepare_penalty', 'strength', 'add_gradients', 'update', 'batch_geometry',
-           'padding_gradient', 'merged', 'defined', 'geometry', 'rounded', 'evaluate', 'padding_geometry', 'answers',
-           'scores', 'tensors_of', 'own_tensors', 'on_host', 'part_of', 'random_state', 'set_random_state',
-           'plain_state', 'identity', 'checkpoints', 'on_all', 'write_shared', 'attempted', 'save_checkpoint',
-           'read_checkpoint', 'newest_checkpoint', 'load_checkpoint', 'restore', 'note', 'run_epochs',
-           'insert_isolayer', 'clock', 'make_record', 'open_session', 'carry_through', 'failed_record', 'keep_model',
-           'keep_record', 'made_before', 'train', 'launched', 'launch']
+           'padding_gradient', 'merged', 'add_points', 'defined', 'geometry', 'rounded', 'evaluate', 'padding_geometry',
+           'answers', 'scores', 'tensors_of', 'own_tensors', 'on_host', 'part_of', 'plain_state', 'identity',
+           'checkpoints', 'on_all', 'write_shared', 'attempted', 'save_checkpoint', 'read_checkpoint',
+           'newest_checkpoint', 'load_checkpoint', 'restore', 'note', 'run_epochs', 'insert_isolayer', 'clock',
+           'make_record', 'open_session', 'carry_through', 'failed_record', 'keep_model', 'keep_record', 'made_before',
+           'train', 'launched', 'launch']
 
 # %% ../nbs/23_training.ipynb #c7dc26ac
 import json
@@ -22,9 +22,9 @@ import socket
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from functools import lru_cache
 from pathlib import Path
@@ -40,14 +40,14 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from .controls import Placebo, ramp
-from .covariance import Moments, scalar_dtype
+from .covariance import Moments, check_finite, host_numbers, peak, scalar_dtype
 from .dimension import two_nn
-from .encoders import forward_with_states, hidden_states, load_encoder, local_source, weights_folder
+from .encoders import forward_with_states, load_encoder, local_source, weights_folder
 from .isolayer import ClsModel, cls_features, make_transform, split_indices, train_isolayer
 from .scores import TooFew, isoscore, isoscore_from_cov
 from .measures import spectrum, sv_anisotropy
-from .regularizers import (CosReg, HiddenStates, IStar, Regularizer, RelativeStrength, UnbiasedIStar, Uniformity, VICRegCovariance, all_processes,
-                                   pooled_isoscore)
+from .regularizers import (CosReg, HiddenStates, IStar, Regularizer, RelativeStrength, UnbiasedIStar, Uniformity,
+                                   VICRegCovariance, all_processes, pooled_isoscore, random_state, set_random_state)
 from .runs import (RunConfig, RunRecord, absolute, check_origin, check_writable, environment, files_sha256, find_record, folder_beside, local_folder, other_origin,
                            run_lock, save_failed, save_record)
 from .tasks import TASKS, Collator, Task, encode, load_task, local_path, span_answers, task_metrics
@@ -247,11 +247,24 @@ class Session:
         batches, size = self.batches(self.lengths, self.config.seed, epoch), self.config.accumulate
         return [batches[i:i+size] for i in range(0, len(batches), size)]
 
-    def batch(self, features:list[dict], rows:list[int], share:bool=True)->dict:
-        "This process's share of a training batch, or all of a batch with no more padding than it needs, on its device."
+    def collated(self, features:list[dict], rows:list[int], share:bool=True)->dict:
+        "This process's share of a training batch, or all of a batch with no more padding than it needs, on the host."
         if share: rows = rows[self.rank::self.world]
         collate = self.collate_padded if share else self.collate
-        return {k: v.to(self.accelerator.device) for k, v in collate([features[i] for i in rows]).items()}
+        return collate([features[i] for i in rows])
+
+    def to_device(self, batch:dict)->dict: return {k: v.to(self.accelerator.device) for k, v in batch.items()}
+
+    def batch(self, *args, **kwargs)->dict:
+        "A batch of `collated` on this process's device."
+        return self.to_device(self.collated(*args, **kwargs))
+
+    def forward(self, model:nn.Module, *args, **kwargs)->tuple:
+        "Output, states and labels of a batch of `collated`; the host keeps its mask and need not ask the device for it."
+        collated = self.collated(*args, **kwargs)
+        batch = self.to_device(collated)
+        out, states = forward_with_states(model, batch)
+        return out, replace(states, mask=collated["attention_mask"]), batch.get("labels")
 
     def bar(self, items, text:str): return tqdm(items, desc=text, leave=False, disable=not self.bars, dynamic_ncols=True, mininterval=1)
 
@@ -260,7 +273,7 @@ def reference_states(session:Session)->Iterator[HiddenStates]:
     "States of training sentences in eval mode, without gradients, in an order that depends on seed and epoch."
     model = session.accelerator.unwrap_model(session.model).eval()
     for rows in session.batches(session.lengths, session.config.seed+1, session.epoch):
-        with torch.no_grad(): states = forward_with_states(model, session.batch(session.features, rows))[1]
+        with torch.no_grad(): states = session.forward(model, session.features, rows)[1]
         yield states    # outside `no_grad`: a generator that is left here would leave gradients off for everyone
 
 
@@ -275,21 +288,21 @@ def refresh_reference(session:Session)->None:
 # %% ../nbs/23_training.ipynb #fb001b7d
 def losses(session:Session, rows:list[int])->tuple[Tensor,Tensor|None,HiddenStates]:
     "Task loss scaled for data-parallel averaging, penalty, and states of one micro-batch."
-    c, batch = session.config, session.batch(session.features, rows)
-    out, states = forward_with_states(session.model, batch)
-    share = len(batch["input_ids"])*session.world/len(rows)
+    c = session.config
+    out, states, labels = session.forward(session.model, session.features, rows)
+    share = len(states.mask)*session.world/len(rows)
     if session.penalty is None: return out.loss*share, None, states
     seen = states if c.max_points is None else states.sample(max(2, c.max_points//session.world), c.seed*1_000_003 + session.updates)
-    return out.loss*share, session.penalty(seen, batch.get("labels")), states
+    return out.loss*share, session.penalty(seen, labels), states
 
 
 def prepare_penalty(session:Session, group:list[list[int]])->None:
     "Show the micro-batches of an update to a penalty that takes them as one batch, and leave the random state as it was."
     if len(group) == 1 or not hasattr(session.penalty, "prepare"): return
     model, state = session.accelerator.unwrap_model(session.model), random_state()
-    def seen(batch):
-        with torch.no_grad(), session.accelerator.autocast(): return forward_with_states(model, batch)[1], batch.get("labels")
-    session.penalty.prepare([seen(session.batch(session.features, rows)) for rows in group])
+    def seen(rows):
+        with torch.no_grad(), session.accelerator.autocast(): return session.forward(model, session.features, rows)[1:]
+    session.penalty.prepare([seen(rows) for rows in group])
     set_random_state(state)
 
 
@@ -374,6 +387,17 @@ def merged(moments:list[Moments])->Moments:
     return total
 
 
+def add_points(
+    pairs:Iterable[tuple[Moments,Tensor]], # moments, and points (n, d) to add to them, n ≥ 0; all on one device
+)->None:
+    "Add a batch to the moments of every layer; all are checked together, so that the host waits for the device once."
+    peaks = []
+    for moments, x in pairs:
+        moments.add(x)
+        if len(x): peaks.append(peak(x))
+    if peaks: check_finite(sum(host_numbers(*peaks)), "states")
+
+
 def defined(
     measure:Callable[[],Tensor], # computes one score or several
 )->float|list[float]|None:       # None where it has no value: the [CLS] embedding is one point, and states can collapse
@@ -408,10 +432,11 @@ def evaluate(session:Session)->dict:
     order = sorted(range(len(features)), key=lambda i: len(features[i]["input_ids"]))
     mine = order[session.rank::session.world]
     for rows in session.bar([mine[i:i+64] for i in range(0, len(mine), 64)], f"epoch {session.epoch}: evaluation"):
-        out, states = forward_with_states(model, session.batch(features, rows, share=False))
+        out, states, _ = session.forward(model, features, rows, share=False)
         moments = moments or [Moments(layer.shape[-1]) for layer in states.layers]
-        for l, m in enumerate(moments): m.update(states.points(l).float())
-        directions += nn.functional.normalize(states.points(-1).float(), dim=1).sum(0, dtype=scalar_dtype(states.mask))
+        add_points((m, states.points(l).float()) for l, m in enumerate(moments))
+        unit = nn.functional.normalize(states.points(-1).float(), dim=1)
+        directions += unit.sum(0, dtype=scalar_dtype(unit))
         points = [states.points(l, "cls").float() for l in range(len(moments))]
         cls += zip(rows, torch.stack([*points, out["embedding"].float() if "embedding" in out else points[-1]], dim=1).cpu())
         logits = [out.start_logits, out.end_logits] if session.task.kind == "span" else [out.logits]
@@ -428,12 +453,14 @@ def evaluate(session:Session)->dict:
 
 def padding_geometry(session:Session, sentences:int=256)->dict[str,float|None]:
     "Real tokens and padding in the first validation sentences, batched as training batches are: how much of it is padding, how isotropic, and how far from the text."
-    lengths, parts = [len(f["input_ids"]) for f in session.held_out], None
+    lengths, parts, device = [len(f["input_ids"]) for f in session.held_out], None, session.accelerator.device
+    model = session.accelerator.unwrap_model(session.model)
     for rows in session.batches(lengths, session.config.seed, 0)[:max(1, sentences//session.config.batch_size)]:
-        states = hidden_states(session.accelerator.unwrap_model(session.model), session.batch(session.held_out, rows))
-        parts = parts or [Moments(states.layers[-1].shape[-1], session.accelerator.device) for _ in range(2)]
-        for part, chosen in zip(parts, (states.mask != 0, states.mask == 0)):
-            for layer in states.layers[1:]: part.update(layer[chosen].float())
+        states = session.forward(model, session.held_out, rows)[1]
+        parts = parts or [Moments(states.layers[-1].shape[-1], device) for _ in range(2)]
+        padding = replace(states, mask=states.mask == 0)
+        both = zip(parts, (states, padding))
+        add_points((part, seen.points(l).float()) for part, seen in both for l in states.choose())
     if session.world > 1: parts = [part.all_reduce() for part in parts]
     both, (_, padding) = merged(parts), parts
     within = sum(part.scatter.diagonal().sum().item() for part in parts if part.count)
@@ -479,19 +506,6 @@ def on_host(tensors:dict[str,Tensor])->dict[str,Tensor]:
 def part_of(tensors:dict[str,Tensor], prefix:str)->dict[str,Tensor]:
     "The tensors of one part, by the names that it has for them."
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-
-
-def random_state()->dict[str,Tensor]:
-    "The states of the generators that dropout draws from."
-    cuda = {f"cuda.{i}": state for i, state in enumerate(torch.cuda.get_rng_state_all())} if torch.cuda.is_available() else {}
-    return dict(cpu=torch.get_rng_state(), **cuda)
-
-
-def set_random_state(state:dict[str,Tensor])->None:
-    "Take the generators back to what `random_state` gave."
-    torch.set_rng_state(state["cpu"])
-    for name, value in state.items():
-        if name != "cpu": torch.cuda.set_rng_state(value, int(name.removeprefix("cuda.")))
 
 
 def plain_state(session:Session)->dict:

@@ -39,7 +39,7 @@ active = []    # the accelerators whose blocks are open, the innermost last
 class DeviceModule:
     "What torch asks of a device's module."
     def is_available(self)->bool: return bool(active)
-    def is_initialized(self)->bool: return True
+    def is_initialized(self)->bool: return bool(active)
     def is_bf16_supported(self, including_emulation:bool=True)->bool: return True
     def device_count(self)->int: return 1
     def current_device(self)->int: return 0
