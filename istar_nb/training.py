@@ -260,7 +260,7 @@ class Session:
         return self.to_device(self.collated(*args, **kwargs))
 
     def forward(self, model:nn.Module, *args, **kwargs)->tuple:
-        "Output, states and labels of a batch of `collated`; the host keeps its mask and need not ask the device for it."
+        "Output, states and labels of a batch of `collated`; the host keeps its mask and asks no device for it."
         collated = self.collated(*args, **kwargs)
         batch = self.to_device(collated)
         out, states = forward_with_states(model, batch)
@@ -459,8 +459,8 @@ def padding_geometry(session:Session, sentences:int=256)->dict[str,float|None]:
         states = session.forward(model, session.held_out, rows)[1]
         parts = parts or [Moments(states.layers[-1].shape[-1], device) for _ in range(2)]
         padding = replace(states, mask=states.mask == 0)
-        both = zip(parts, (states, padding))
-        add_points((part, seen.points(l).float()) for part, seen in both for l in states.choose())
+        pairs = zip(parts, (states, padding))
+        add_points((part, seen.points(l).float()) for part, seen in pairs for l in states.choose())
     if session.world > 1: parts = [part.all_reduce() for part in parts]
     both, (_, padding) = merged(parts), parts
     within = sum(part.scatter.diagonal().sum().item() for part in parts if part.count)

@@ -383,11 +383,25 @@ def test_train(method, sim, trained):
 
 
 @pytest.mark.parametrize("options", [dict(accumulate=2), dict(refresh="average"), dict(zeta="auto"), dict(max_points=50),
-                                     dict(per_layer=True), dict(gradient_checkpointing=True)], ids=str)
+                                     dict(per_layer=True), dict(gradient_checkpointing=True),
+                                     dict(tokens="all")], ids=str)
 def test_train_with_options(options, sim, trained):
     on_cpu, on_device = trained
     with sim.away(): expected = on_cpu(config_of("istar", **options))
     assert_same(on_device(config_of("istar", **options)), expected, sim, tolerance=1e-3)
+
+
+@pytest.mark.parametrize("options", [dict(), dict(tokens="all")], ids=str)
+def test_what_an_update_logs(options, data, sim):
+    "The runs above are too short for an entry of the log."
+    def log():
+        session = Session(config_of("istar", **options), data, progress=False, log_every=1)
+        refresh_reference(session)
+        return update(session, session.groups(0)[0])
+    with sim.away(): expected = log()
+    found = log()
+    assert "batch_isoscore" in found and ("padding_gradient" in found) == bool(options)
+    assert_same(found, expected, sim, tolerance=1e-3)
 
 
 def step_waits(sim, data, method:str, **options)->Counter:
