@@ -23,7 +23,7 @@ from nbdev.config import get_config
 
 root = Path(__file__).resolve().parent
 # What takes longest starts first, so that no core is left idle at the end.
-LONGEST = ["04_streaming", "23_training", "05_stability", "test_integrations", "26_pretraining", "12_isolayer"]
+LONGEST = ["test_kills", "test_ray", "test_resume", "04_streaming", "23_training", "05_stability", "test_integrations", "26_pretraining", "12_isolayer"]
 
 
 def pytest_addoption(parser):
