@@ -404,6 +404,7 @@ class Worker:
         try: self.process.wait(5)
         except subprocess.TimeoutExpired: self.process.kill()
         self.process.wait()
+        self.log.close()
 
 
 def work(
@@ -446,6 +447,7 @@ def in_processes(configs:Sequence[RunConfig], job:Job, places:Places)->Iterator[
             if line is None:
                 staff.remove(worker)
                 if worker.config is not None: yield from ended(worker, todo, deaths, job, places)
+                worker.log.close()
                 if todo: yield employ(worker.slot)
             elif not worker.ready: worker.ready = True
             else:
