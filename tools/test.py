@@ -37,7 +37,7 @@ def main(words):
     options, names = [w for w in words if w.startswith("-")], [w for w in words if not w.startswith("-")]
     os.chdir(root)
     counter = Counter()
-    side_by_side = ["-n", str(min(4, os.cpu_count() or 1)), "--dist", "loadfile"]     # the tests of a file share what it sets up
+    side_by_side = ["-n", str(min(4, os.cpu_count() or 1)), "--dist", "loadfile", "--no-loadscope-reorder"]   # the tests of a file share what it sets up
     coverage = [] if names else ["--cov", "--cov-report=term:skip-covered"]
     code = pytest.main([*side_by_side, *coverage, *options, *map(path, names)], plugins=[counter])
     failed = counter.failed + (code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not counter.failed)
