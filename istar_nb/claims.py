@@ -90,9 +90,10 @@ def on_scores(
     left = [c for c in tested if c.survives]
     gains = [c for c in left if not c.found.ranks and c.found.effect > 0]
     def survive(some): return "survives" if len(some) < 2 else "survive"
-    text = (f"{count(len(gains), 'gain').capitalize()} in score {survive(gains)} correction: of {len(tested)} tests of "
-            f"what the three papers claim about scores, {len(left) or 'none'} {survive(left)}")
-    return text + (f", namely that {'; '.join(f'{c.text} ({c.ours})' for c in left)}." if left else ".")
+    def ours(c): return f"rank correlation {c.ours}" if c.found.ranks else c.ours
+    text = (f"{count(len(gains), 'gain').capitalize()} in score {survive(gains)} a correction for the number of tests. "
+            f"Of {len(tested)} tests of what the three papers claim about scores, {len(left) or 'none'} {survive(left)}")
+    return text + (f": {'; '.join(f'{c.text} ({ours(c)})' for c in left)}." if left else ".")
 
 # %% ../nbs/39_claims.ipynb #7957c4c2
 def on_doses(
@@ -102,12 +103,13 @@ def on_doses(
     doses = [c for c in claims if c.name.startswith("dose, ") and c.survives]
     if not doses: return "No strength of a penalty changes a score beyond doubt."
     dead = [c for c in doses if "collapsed" in c.text]
-    def said(c): return c.text.removeprefix("change of the score, ")
-    alive = "; ".join(f"{said(c)} changes the score by {points(c)}" for c in doses if c not in dead)
-    ends = "; ".join(f"{said(c)} by {points(c, False)}" for c in dead)
-    note = " A collapsed run gives one answer to every sentence; all penalties are on real tokens." if dead else ""
-    what = "damage" if all(c.found.effect < 0 for c in doses) else "a change"
-    return f"The effect of a dose that survives correction is {what}: {'; '.join(filter(None, (alive, ends)))}.{note}"
+    def said(c, interval): return f"{c.text.removeprefix('change of the score, ')} ({points(c, interval)})"
+    alive, ends = [said(c, True) for c in doses if c not in dead], [said(c, False) for c in dead]
+    losses = all(c.found.effect < 0 for c in doses)
+    text = "Every change of a score that survives is a loss" if losses else "These changes of a score survive"
+    text += f": {'; '.join(alive)}." if alive else "."
+    if ends: text += f" Runs that collapsed give every sentence the same answer: {'; '.join(ends)}."
+    return f"{text} All penalties are on real tokens."
 
 
 
