@@ -5,7 +5,7 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.
 SPEC   := settings.ini setup.py constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-machines test-bounds docs notebooks bench lab clean
+.PHONY: help demo check test coverage test-machines test-bounds docs notebooks bench lab clean
 
 help: ## list these commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ check: .venv/dev ## the fast checks: mistakes, types, export and outputs in step
 
 test: .venv/dev ## run every notebook and every test (ONLY="01_scores" for some)
 	@$(BIN)/python tools/test.py $(ONLY)
+
+coverage: .venv/dev ## the same, and which lines of the library never ran
+	@$(BIN)/python tools/test.py --cov --cov-report=term-missing:skip-covered
 
 test-machines: .venv/dev ## test as if on other machines (ONLY="avx2" for one)
 	@$(BIN)/python tools/machines.py $(ONLY)

@@ -55,7 +55,7 @@ def copy_to(folder):
 
 def test(words, folder, environment):
     "(passed, failed) of one run of tools/test.py; a run that does not say so has failed."
-    run = subprocess.Popen([sys.executable, str(folder/"tools"/"test.py"), "--no-cov", *words], cwd=folder, env=environment, text=True, stdout=subprocess.PIPE)
+    run = subprocess.Popen([sys.executable, str(folder/"tools"/"test.py"), *words], cwd=folder, env=environment, text=True, stdout=subprocess.PIPE)
     counts = None
     for line in run.stdout:
         print(line, end="", flush=True)

@@ -33,13 +33,12 @@ def path(name):
 
 
 def main(words):
-    "Run what is named, or all with a count of the lines that ran, and return whether all passed."
+    "Run what is named, or everything, and return whether all passed."
     options, names = [w for w in words if w.startswith("-")], [w for w in words if not w.startswith("-")]
     os.chdir(root)
     counter = Counter()
     side_by_side = ["-n", str(min(4, os.cpu_count() or 1)), "--dist", "loadfile", "--no-loadscope-reorder"]   # the tests of a file share what it sets up
-    coverage = [] if names else ["--cov", "--cov-report=term:skip-covered"]
-    code = pytest.main([*side_by_side, *coverage, *options, *map(path, names)], plugins=[counter])
+    code = pytest.main([*side_by_side, *options, *map(path, names)], plugins=[counter])
     failed = counter.failed + (code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not counter.failed)
     print(f"{counter.passed} passed, {failed} failed")
     return bool(counter.passed) and not failed
