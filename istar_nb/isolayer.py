@@ -21,9 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .covariance import Moments, as_points
-from .scores import isoscore
 from .measures import explained_variance
-from .regularizers import all_processes
+from .regularizers import all_processes, evaluating
+from .scores import isoscore
 
 # %% ../nbs/12_isolayer.ipynb #8994e3f2
 ACTIVATIONS = dict(tanh=torch.tanh, relu=torch.relu, gelu=F.gelu)
@@ -303,13 +303,13 @@ def cls_features(
     batches:Iterable[dict], # model inputs with `labels`, on the model's device
 )->Features:                # in the order of the batches
     "The [CLS] states of all batches, in eval mode."
-    mode, states, labels = model.training, [], []
-    model.eval()
-    for batch in batches:
-        inputs = {k: v for k, v in batch.items() if k != "labels"}
-        states.append(token_states(model.encoder(**inputs, return_dict=True).last_hidden_state, batch.get("attention_mask"), model.token).float())
-        labels.append(batch["labels"])
-    model.train(mode)
+    states, labels = [], []
+    with evaluating(model):
+        for batch in batches:
+            inputs = {k: v for k, v in batch.items() if k != "labels"}
+            last = model.encoder(**inputs, return_dict=True).last_hidden_state
+            states.append(token_states(last, batch.get("attention_mask"), model.token).float())
+            labels.append(batch["labels"])
     if not states: raise ValueError("`batches` is empty")
     return Features(torch.cat(states), torch.cat(labels))
 

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['HiddenStates', 'sampled', 'all_processes', 'check_scope', 'Regularizer', 'accelerators', 'random_state',
-           'set_random_state', 'check_fit', 'pooled_score', 'pooled_isoscore', 'SentenceTotals', 'Sentence',
-           'each_sentence', 'global_mean', 'sentence_totals', 'traces_of', 'facts_of', 'check_sentences',
+           'set_random_state', 'evaluating', 'check_fit', 'pooled_score', 'pooled_isoscore', 'SentenceTotals',
+           'Sentence', 'each_sentence', 'global_mean', 'sentence_totals', 'traces_of', 'facts_of', 'check_sentences',
            'average_gradient', 'PooledUnbiasedScore', 'sentence_pieces', 'pooled_unbiased', 'check_target',
            'score_penalty', 'IStar', 'UnbiasedIStar', 'GlobalSum', 'global_sum', 'unit_vectors', 'check_directions',
            'LayerPenalty', 'CosReg', 'VICRegCovariance', 'shared_rows', 'gather_rows', 'LogPotential', 'Uniformity',
@@ -15,6 +15,7 @@ __all__ = ['HiddenStates', 'sampled', 'all_processes', 'check_scope', 'Regulariz
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -194,6 +195,18 @@ def set_random_state(
     absent = sorted(state.keys() - here.keys() - {"cpu"})
     if not absent: return
     warnings.warn(f"the random states of {', '.join(absent)} are left out: there is no such device here", stacklevel=2)
+
+# %% ../nbs/10_regularizers.ipynb #5b2879a8
+@contextmanager
+def evaluating(
+    model:nn.Module, # any model
+)->Iterator[None]:
+    "Eval mode for a block; afterwards every module has the mode it had, frozen ones too."
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try: yield
+    finally:
+        for module, mode in modes: module.training = mode
 
 # %% ../nbs/10_regularizers.ipynb #8db4fcfb
 def check_fit(

@@ -26,7 +26,7 @@ from .covariance import as_points
 from .dimension import two_nn
 from .encoders import hidden_states
 from .figures import literal, method_color, png_bytes, signed
-from .regularizers import HiddenStates
+from .regularizers import HiddenStates, evaluating
 from .runs import finite
 from .streaming import IsotropyMetrics, points_of
 from .tasks import local_path
@@ -227,7 +227,6 @@ def measure_model(
     layers:Sequence[int]|None=None, # layer numbers, 0 the embeddings; None for all
 )->dict[str,dict]:                  # "0", "1", … and "pooled" (the chosen layers but 0) -> summary
     "Every measure of every layer in one pass, of the model in eval mode; its modes are left as they were."
-    from istar_nb.integrations import evaluating
     if tokens not in TOKENS: raise ValueError(f"`tokens` must be one of {TOKENS}, not {tokens!r}")
     found, device = {}, next(model.parameters()).device
     with evaluating(model):

@@ -106,6 +106,15 @@ def test_features_are_what_the_head_would_see():
     with torch.no_grad(): assert torch.equal(features.x, torch.cat([model.eval()(**batch).embedding for batch in made]))
 
 
+def test_features_leave_every_module_in_the_mode_it_had():
+    encoder, tokenizer = load_encoder("tiny-bert")
+    model = ClsModel(encoder, 8).train()
+    model.encoder.eval()    # frozen
+    before = [module.training for module in model.modules()]
+    cls_features(model, [batches(tokenizer)[0]])
+    assert [module.training for module in model.modules()] == before and model.training and not model.encoder.training
+
+
 def test_split_is_70_30_and_repeatable():
     first, second = split_indices(101, seed=3)
     assert len(second) == 30 and sorted(first + second) == list(range(101)) and split_indices(101, seed=3) == (first, second)
