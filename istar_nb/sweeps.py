@@ -377,7 +377,8 @@ class Worker:
 
     def listen(self, events:queue.Queue)->None:
         "Pass on what the process writes, and its end."
-        for line in self.process.stdout: events.put((self, line))
+        with self.process.stdout as lines:
+            for line in lines: events.put((self, line))
         self.process.wait()
         events.put((self, None))
 
@@ -404,6 +405,11 @@ class Worker:
         try: self.process.wait(5)
         except subprocess.TimeoutExpired: self.process.kill()
         self.process.wait()
+        self.close()
+
+    def close(self)->None:
+        "Close what is left of a process that has ended."
+        with suppress(OSError): self.process.stdin.close()
         self.log.close()
 
 
@@ -446,8 +452,8 @@ def in_processes(configs:Sequence[RunConfig], job:Job, places:Places)->Iterator[
             worker, line = events.get()
             if line is None:
                 staff.remove(worker)
-                if worker.config is not None: yield from ended(worker, todo, deaths, job, places)
-                worker.log.close()
+                try: yield from ended(worker, todo, deaths, job, places) if worker.config is not None else ()
+                finally: worker.close()
                 if todo: yield employ(worker.slot)
             elif not worker.ready: worker.ready = True
             else:
