@@ -436,7 +436,8 @@ def text_source(
 )->tuple[Callable[[],Texts],str]: # a function that starts reading, and where the texts come from
     "The texts to measure on."
     if text is not None:
-        name = "the standard input" if str(text) == "-" else readable(text.name)
+        unnamed = "the standard input" if str(text) == "-" else "a pipe" if text.parent.name == "fd" else None
+        name = unnamed or readable(text.name)    # what a shell makes of <(...) is only a number
         return line_source(local_path(text), limit, again), name
     from istar_nb.tasks import load_task
     data = load_task(task, data_dir, hub)
