@@ -1,4 +1,4 @@
-"""Every notebook is a test: `pytest nbs/01_scores.ipynb` runs its cells from top to bottom, in the folder it is in.
+"""Every notebook is a test: `pytest nbs/02_scores.ipynb` runs its cells from top to bottom, in the folder it is in.
 
 Cells with a flag of settings.ini's `tst_flags` are left out, as by `nbdev_test`. An exported cell runs under the name and
 line numbers of the module it is exported to, so that a traceback leads there and coverage counts it.
@@ -23,7 +23,7 @@ from nbdev.config import get_config
 
 root = Path(__file__).resolve().parent
 # What takes longest starts first, so that no core is left idle at the end.
-LONGEST = ["test_kills", "test_ray", "test_resume", "04_streaming", "23_training", "05_stability", "test_integrations", "26_pretraining", "12_isolayer"]
+LONGEST = ["test_kills", "test_ray", "test_resume", "05_streaming", "25_training", "07_stability", "test_integrations", "26_pretraining", "13_isolayer"]
 
 
 def pytest_addoption(parser):

@@ -1,4 +1,4 @@
-"What `50_cli` cannot host: pipes, odd files and names, places that cannot be written, other terminals, an accelerator."
+"What `60_cli` cannot host: pipes, odd files and names, places that cannot be written, other terminals, an accelerator."
 import gzip
 import json
 import os

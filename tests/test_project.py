@@ -12,7 +12,7 @@ import pytest
 from nbdev.export import nb_export
 
 root = Path(__file__).resolve().parents[1]
-numbered = sorted(path for path in (root/"nbs").glob("[0-9]*.ipynb") if path.stem != "60_api")    # that one is the package itself
+numbered = sorted(path for path in (root/"nbs").glob("[0-9]*.ipynb") if path.stem != "61_api")    # that one is the package itself
 notebooks = {re.sub(r"^\d+_", "", path.stem): path for path in numbered}
 modules = sorted(p for p in (root/"istar_nb").glob("*.py") if not p.stem.startswith("_"))
 

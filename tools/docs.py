@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from docs_api import read_modules
 from docs_pages import Index, Notebook, Page, colour, readme, slug
 
-sections = ["Measuring", "Regularizers", "Training", "Reports", "Explore", "Command line"]  # one for each decade
+sections = ["Measuring", "Regularizers", "Training", "Reports", "Explore", "Evidence", "Command line"]  # one for each decade
 texts = ["CHANGELOG.md", "CONTRIBUTING.md"]  # pages that are not notebooks
 
 

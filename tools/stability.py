@@ -1,4 +1,4 @@
-"""Make the records that 05_stability reads: `python tools/stability.py figure2 [name ...]`, all of them by default.
+"""Make the records that 07_stability reads: `python tools/stability.py figure2 [name ...]`, all of them by default.
 
 A finished record is left alone, and one that was cut short goes on. Names: figure2; power-half, power-one,
 power-three-halves; stale; tokens and sentences (token states of MiniLM); coverage-half, coverage-one.
