@@ -40,12 +40,20 @@ class Client(NotebookClient):
         return cell if flagged(cell) else await super().async_execute_cell(cell, *args, **kwargs)
 
 
+def store_no_controls(cell):
+    "Put words in place of controls: their state is not stored, and their names are drawn anew by every run."
+    for output in cell.get("outputs", []):
+        if "application/vnd.jupyter.widget-view+json" in output.get("data", {}):
+            output.data = nbformat.from_dict({"text/plain": "Interactive: run this cell to use the controls."})
+
+
 def run(path):
     "Execute the notebook at `path` in place, in a fresh kernel started in its own folder."
     start, nb = time.time(), nbformat.read(path, 4)
     for cell in nb.cells:
         if cell.cell_type == "code" and not flagged(cell): cell.outputs = []
     Client(nb, timeout=900, extra_arguments=["--log-level=40"], resources={"metadata": {"path": str(path.parent)}}).execute()
+    for cell in nb.cells: store_no_controls(cell)
     nb.metadata.pop("widgets", None)
     nbformat.write(nb, path)
     nbdev_clean(str(path))
