@@ -3,10 +3,14 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from browser import browser_page, needs_chromium
 
 from istar_nb import explore as ex
+from istar_nb.measures import outlier_dimensions, spectrum
+from istar_nb.scores import isoscore, isoscore_unbiased
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]/"tools"))
 import explore as tool
@@ -99,3 +103,74 @@ def test_figures_for_readers_without_scripts(folder):
     page = (folder/"index.html").read_text(encoding="utf-8")
     images = re.findall(r'<noscript><img src="([^"]+)" alt="[^"]{30,}', page)
     assert len(images) == page.count('class="explorer"') and all((folder/name).read_bytes()[:4] == b"\x89PNG" for name in images)
+
+
+# ---- a file of the reader's own
+
+def saved(folder, x, name="points.npy"):
+    np.save(folder/name, x)
+    return folder/name
+
+
+def measured(page, path):
+    "What the page says about a file."
+    page.run("document.querySelector('#own .reading').textContent = ''")
+    page.choose_file("#own-file", path)
+    page.wait("!['', 'Measuring …'].includes(document.querySelector('#own .reading').textContent)")
+    return reading(page, "own")
+
+
+def cell(page, i): return numbers(page.text(f"#own tr:nth-child({i}) td"))
+
+
+points = np.random.default_rng(0).standard_normal((60, 12))*np.arange(1, 13)**-0.5 + 3
+points[:, 5] = 9*points[:, 5] + 40
+wide = np.random.default_rng(1).standard_normal((9, 70))
+
+
+@pytest.mark.parametrize("x", [points, np.asfortranarray(points), points.astype("float32"), points.astype("float16"), points.astype(">f8"), points*1e30, wide, np.asfortranarray(wide.astype("float16"))])
+def test_a_file_has_the_numbers_of_python(page, tmp_path, x):
+    sentence, rows = measured(page, saved(tmp_path, x)), torch.tensor(x.astype("float64"))
+    score, error, _ = (float(value) for value in isoscore_unbiased(rows, return_se=True))
+    assert sentence.startswith(f"{len(x)} points in {x.shape[1]} dimensions") and cell(page, 3) == pytest.approx([score, error], abs=6e-5)
+    assert cell(page, 1) == pytest.approx([float(isoscore(rows))], abs=6e-5)
+    shares, outliers = spectrum(rows), outlier_dimensions(rows)
+    assert cell(page, 4) == pytest.approx([100*float(shares[0]), 100*float(shares[:10].sum())], abs=0.06)
+    found = page.text("#own tr:nth-child(5) td")
+    assert found.split(";")[0] == (", ".join(map(str, outliers.ids.tolist())) or "none")
+
+
+def test_the_rows_that_are_measured(page, tmp_path):
+    "A long file is thinned evenly, and measured whole on request."
+    x = np.random.default_rng(2).standard_normal((3000, 1200)).astype("float32")
+    path, count = saved(tmp_path, x), page.run("rowsInSeconds(1200)")
+    assert 1200 < count < 3000 and measured(page, path).startswith(f"{count} rows, evenly spaced, of 3000 in 1200")
+    used = torch.tensor(x[np.arange(count)*3000//count])
+    assert cell(page, 1) == pytest.approx([float(isoscore(used))], abs=6e-5)
+
+
+header = b"\x93NUMPY\x01\x00v\x00"
+
+@pytest.mark.parametrize("name, content, message", [
+    ("text", b"hello, this is no array", "This is not a .npy file"), ("empty", b"", "This is not a .npy file"),
+    ("archive", b"PK\x03\x04" + bytes(50), "This is an archive (.npz)"),
+    ("integers", np.ones((9, 3), int), "The array has dtype int64: save float16, float32 or float64"),
+    ("complex", np.ones((9, 3), complex), "The array has dtype complex128"), ("bools", np.ones((9, 3), bool), "The array has dtype bool: save"),
+    ("records", np.zeros(9, [("a", "f4")]), "The array is one of records or objects"),
+    ("vector", np.ones(9), "The array has shape (9): it must be (n, d)"), ("tokens", np.ones((2, 3, 4)), "The array has shape (2, 3, 4)"),
+    ("few", np.ones((4, 3)), "The array has 4 points (rows)"), ("line", np.ones((9, 1)), "The array has 1 dimension"),
+    ("nan", np.full((9, 3), np.nan), "The array has values that are not finite"), ("infinite", np.full((9, 3), np.inf, "float16"), "The array has values that are not finite"),
+    ("constant", np.ones((9, 3)), "The array has zero variance"),
+    ("short", header + b"{'descr': '<f8', 'fortran_order': False, 'shape': (9, 3), }".ljust(117) + b"\n" + bytes(100), "The file is cut off: 216 bytes of numbers were announced and 100 are there."),
+])
+def test_a_bad_file_is_said_to_be_bad(page, tmp_path, name, content, message):
+    if isinstance(content, bytes): (tmp_path/f"{name}.npy").write_bytes(content)
+    else: saved(tmp_path, content, f"{name}.npy")
+    assert measured(page, tmp_path/f"{name}.npy").startswith(message)
+    assert page.run("document.querySelector('#own .reading').classList.contains('error')")
+
+
+def test_the_example(page):
+    page.run("document.querySelector('#own button').click()")
+    page.wait("document.querySelector('#own .reading').textContent.startsWith('400 points in 64')")
+    assert page.text("#own tr:nth-child(5) td").startswith("17;")

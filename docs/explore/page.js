@@ -74,17 +74,17 @@ explore.ticks = function ([low, high], most = 5) {
 }
 
 // Axes in an empty svg; `axes.x(value)` and `axes.y(value)` are places on it.
-explore.axes = function (svg, {x, y, xlabel = "", ylabel = "", xticks, yticks}) {
+explore.axes = function (svg, {x, y, xlabel = "", ylabel = "", xticks, yticks, xshow = String, yshow = String}) {
   const {width, height, left, right, top, bottom} = explore.figure, {svg: make} = explore
   const place = {x: v => left + (v - x[0])/(x[1] - x[0])*(width - left - right), y: v => height - bottom - (v - y[0])/(y[1] - y[0])*(height - top - bottom)}
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`)
   svg.replaceChildren()
   for (const v of xticks || explore.ticks(x)) svg.append(
     make("line", {class: "grid", x1: place.x(v), x2: place.x(v), y1: top, y2: height - bottom}),
-    make("text", {class: "tick", x: place.x(v), y: height - bottom + 15, "text-anchor": "middle"}, String(v).replace("-", "−")))
+    make("text", {class: "tick", x: place.x(v), y: height - bottom + 15, "text-anchor": "middle"}, xshow(v).replace("-", "−")))
   for (const v of yticks || explore.ticks(y)) svg.append(
     make("line", {class: "grid", x1: left, x2: width - right, y1: place.y(v), y2: place.y(v)}),
-    make("text", {class: "tick", x: left - 6, y: place.y(v) + 4, "text-anchor": "end"}, String(v).replace("-", "−")))
+    make("text", {class: "tick", x: left - 6, y: place.y(v) + 4, "text-anchor": "end"}, yshow(v).replace("-", "−")))
   svg.append(make("text", {class: "axis", x: (left + width - right)/2, y: height - 6, "text-anchor": "middle"}, xlabel),
              make("text", {class: "axis", transform: `translate(12 ${(top + height - bottom)/2}) rotate(-90)`, "text-anchor": "middle"}, ylabel))
   return {...place, inverse: event => {
