@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .evidence import opened
-from .figures import method_color, method_colors, new_axes, signed
+from .figures import method_color, new_axes, signed
 from .figure_claims import (istar_figure2, istar_figure3, istar_figure4, istar_figure5, istar_figure6,
                                     istar_figure7, istar_figure8)
 from .istar_claims import istar_table1, istar_table2, luck
@@ -216,13 +216,13 @@ def plot_main(
 ):                          # the figure
     "The figure of the findings and of the README."
     from matplotlib import pyplot as plt
-    rows = {"I-STAR λ < 0, MiniLM": (main_names[0], method_colors["istar-"]),
-            "I-STAR λ < 0, made here": (main_names[1], method_colors["istar-"]),
-            "against CosReg, MiniLM": (main_names[2], method_colors["cosreg+"]),
-            "I-STAR λ > 0, MiniLM": (main_names[3], method_colors["istar+"]),
-            "entropy of selected bars": (main_names[7], method_colors["entropy"]),
-            "IsoLayer, to its stage one": (main_names[8], method_colors["isolayer"]),
-            "IsoLayer, to its layer\nwithout the isotropy loss": (main_names[9], method_colors["isolayer"])}
+    rows = {"I-STAR λ < 0, MiniLM": (main_names[0], method_color("istar", -1)),
+            "I-STAR λ < 0, made here": (main_names[1], method_color("istar", -1)),
+            "against CosReg, MiniLM": (main_names[2], method_color("cosreg", 1)),
+            "I-STAR λ > 0, MiniLM": (main_names[3], method_color("istar", 1)),
+            "entropy of selected bars": (main_names[7], method_color("entropy")),
+            "IsoLayer, to its stage one": (main_names[8], method_color("isolayer")),
+            "IsoLayer, to its layer\nwithout the isotropy loss": (main_names[9], method_color("isolayer"))}
     by = named(claims)
     shown = {label: by[name] for label, (name, _) in rows.items() if by[name].found.seeds > 2}
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained", width_ratios=[1, 1.15])

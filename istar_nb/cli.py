@@ -311,8 +311,8 @@ def demo_command(
         config: What to run; the penalty is set by the demo.
         lam: Strength of the penalty; it is run with both signs.
     """
-    from istar_nb.figures import png_bytes
-    from istar_nb.reports import Section, comparison_figure, comparison_table, html_page, run_label
+    from istar_nb.figures import png_bytes, run_label
+    from istar_nb.reports import Section, comparison_figure, comparison_table, html_page
     from istar_nb.training import train
     out = check_writable("--out", local_path(out))
     configs = [replace(config, method=method, lam=value) for method, value in (("none", 0.), ("istar", lam), ("istar", -lam))]

@@ -9,9 +9,8 @@ __all__ = ['method_grids', 'targets', 'bars_names', 'method_targets', 'method_ru
 
 # %% ../nbs/55_own_claims.ipynb #2034dfdc
 from .evidence import Evidence, opened
-from .figures import signed
+from .figures import run_label, signed
 from .pretraining import PretrainConfig
-from .reports import run_label
 from .sweeps import grid
 from .verdicts import Claim, differences, own, paired_estimate, pairs_of
 

@@ -18,7 +18,7 @@ import shutil
 import time
 import traceback
 from collections import Counter
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,16 +35,18 @@ from .encoders import forward_with_states, pretrained_folder, quiet
 from .scores import isoscore_from_cov
 from .measures import sv_anisotropy
 from .regularizers import IStar, pooled_isoscore
-from .runs import (RunConfig, RunRecord, check_origin, check_type, check_writable, environment, files_sha256, find_record, folder_beside, iterate_records,
-                           local_folder, other_origin, run_lock, save_failed, save_record, schema)
+from .runs import (Described, RunRecord, check_origin, check_writable, environment, files_sha256, find_record,
+                           folder_beside, iterate_records, local_folder, other_origin, run_lock, save_failed, save_record,
+                           schema)
 from .tasks import load_task, local_path
 from .training import (add_points, clock, data_sha256, defined, load_checkpoint, make_accelerator, merged,
                                parameter_groups, save_checkpoint)
 
 # %% ../nbs/26_pretraining.ipynb #8aa98a89
 @dataclass(frozen=True)
-class PretrainConfig:
+class PretrainConfig(Described):
     "Everything that decides the result of a pre-training."
+    header: ClassVar[dict] = dict(kind="pretraining")
     texts: str = "cola+mrpc+qnli+qqp+rte+squad+sst2+sst5+stsb" # tasks whose training texts are read, without their labels
     hold_out: float = 0.02            # share of the texts that is kept out and measured on; the same texts for all seeds
     vocabulary: int = 8000            # word pieces
@@ -68,10 +70,7 @@ class PretrainConfig:
     seed: int = 0                     # of weights, order of texts, masks and dropout
 
     def __post_init__(self):
-        for f in fields(self):
-            value = getattr(self, f.name)
-            check_type(f.name, value, f.type)
-            if isinstance(value, int) and f.type in (float, float | None): object.__setattr__(self, f.name, float(value)) # 1 and 1.0 are one run
+        super().__post_init__()
         for name in ("depth", "heads", "steps", "batch_size", "lr", "evaluate_every"):
             if getattr(self, name) <= 0: raise ValueError(f"`{name}` must be above 0, not {getattr(self, name)}")
         for name in ("weight_decay", "max_grad_norm", "seed"):
@@ -85,15 +84,6 @@ class PretrainConfig:
         if self.width < 2 or self.width % self.heads: raise ValueError(f"`width` must be a multiple of `heads`, {self.heads}, not {self.width}")
         if self.target is not None and not 0 < self.target < 1: raise ValueError(f"`target` must lie in (0, 1), not {self.target}")
         if self.target is not None and self.lam <= 0: raise ValueError(f"`lam` must be above 0 with a `target`, and is {self.lam}")
-
-    @property
-    def canonical(self)->str:
-        "JSON of what differs from the defaults, keys sorted."
-        changed = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
-        return json.dumps(dict(schema=schema, kind="pretraining", **changed), sort_keys=True)
-
-    id = RunConfig.id
-    from_dict = classmethod(RunConfig.from_dict.__func__)
 
 # %% ../nbs/26_pretraining.ipynb #f27a3dc6
 def word_runs(
