@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from .covariance import participation_ratio, shrink
-from .figures import okabe_ito, png_bytes, style
+from .figures import png_bytes, style
+from .methods import okabe_ito
 from .scores import isoscore_from_cov
 
 if TYPE_CHECKING: from matplotlib.figure import Figure
