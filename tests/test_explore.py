@@ -84,6 +84,36 @@ def test_what_cannot_be_scored_is_said(page):
     assert reading(page, "spectrum") == str(error.value)
 
 
+# ---- small batches
+
+def test_random_numbers_are_the_same(page):
+    assert maths(page, "uniforms(1000, 7)") == ex.uniforms(1000, 7).tolist()
+    assert maths(page, "normals(999, 7)") == pytest.approx(ex.normals(999, 7).tolist(), rel=1e-12, abs=1e-15)
+    assert maths(page, "normals(10, 7, 25)") == pytest.approx(ex.normals(35, 7)[25:].tolist(), rel=1e-12, abs=1e-15)
+
+
+@pytest.mark.parametrize("n, d", [(5, 2), (6, 9), (32, 64), (40, 7), (7, 7)])
+@pytest.mark.parametrize("reference", ["true", "all equal"])
+def test_batches_have_the_same_scores(page, n, d, reference):
+    mine = ex.batch_numbers(n, d, 0.7, 0.3, reference, 5)
+    theirs = maths(page, f"powerSpectrum({d}, 0.7)")
+    script = f"(v => Array.from({{length: {ex.draws}}}, (_, i) => explore.maths.batchScores(explore.maths.drawBatch({n}, v, 5, i), explore.maths.referenceSpectrum(v, '{reference}'), 0.3)))({theirs})"
+    assert np.array(page.run(script)).T == pytest.approx(np.array(mine[1:]), rel=1e-9, abs=1e-9)
+
+
+def test_keys_on_the_number_of_points(page):
+    page.wait("document.querySelector('#batches .reading').textContent.startsWith('True')")
+    values = ex.defaults_of("batches")
+    assert reading(page, "batches") == ex.draw_batches(**values)[1]
+    page.keys("#batches-n", "ArrowLeft", 12)
+    page.wait("document.querySelector('#batches .reading').textContent.startsWith('True')")
+    sentence = reading(page, "batches")
+    assert sentence == ex.draw_batches(**values | dict(n=20))[1]
+    rows = np.array(page.run("[...document.querySelectorAll('#batches tbody tr')].map(r => [...r.querySelectorAll('td')].map(c => c.textContent.replace('−', '-')))"), float)
+    truth = numbers(sentence)[0]
+    assert rows[:, 1] == pytest.approx(rows[:, 0] - truth, abs=2e-3)
+
+
 # ---- the page
 
 def test_every_control_has_a_label(page):
