@@ -22,9 +22,10 @@ _public = {
     "integrations": "IsotropyTrainerMixin IsotropyLoss collect_reference",
     "tasks": "Task load_task",
     "encoders": "load_encoder hidden_states",
-    "runs": "RunConfig RunRecord load_records",
+    "runs": "RunConfig RunRecord",
     "training": "train launch",
-    "sweeps": "sweep load_sweep",
+    "grids": "grid load_records load_sweep",
+    "sweeps": "sweep",
 }
 _owners = {name: module for module, names in _public.items() for name in names.split()}
 

@@ -222,7 +222,7 @@ def pretrain_command(
     from istar_nb import pretraining
     from istar_nb.encoders import pretrained_folder
     from istar_nb.runs import find_record
-    from istar_nb.sweeps import grid as configurations
+    from istar_nb.grids import grid as configurations
     check_positive(checkpoint_every=checkpoint_every)
     rows, grid = [], local_path(grid)
     for config in configurations(grid, pretraining.PretrainConfig):
@@ -249,7 +249,8 @@ def runs_command(
         export: Write all columns to this file: .csv or .parquet.
         against: Compare with the runs of this store instead: which of those in both are equal but for times and environment.
     """
-    from istar_nb.runs import compare_stores, defaults, load_records
+    from istar_nb.grids import compare_stores, load_records
+    from istar_nb.runs import defaults
     if against is not None and every_epoch: raise ValueError("--every-epoch cannot be combined with --against")
     if export is not None: export = export_file(export)
     for option, store in (("--root", root), ("--against", against)):

@@ -15,9 +15,10 @@ import numpy as np
 
 import istar_nb
 from .pretraining import load_pretrained
-from .runs import RunRecord, iterate_records, load_records
+from .grids import load_records
+from .runs import RunRecord, iterate_records
 from .selection import candidates, load_selections
-from .sweeps import grid, records_of
+from .grids import grid, records_of
 
 # %% ../nbs/51_evidence.ipynb #e3f275f8
 def find_folder(

@@ -11,7 +11,7 @@ __all__ = ['method_grids', 'targets', 'bars_names', 'method_targets', 'method_ru
 from .evidence import Evidence, opened
 from .figures import run_label, signed
 from .pretraining import PretrainConfig
-from .sweeps import grid
+from .grids import grid
 from .verdicts import Claim, differences, own, paired_estimate, pairs_of
 
 # %% ../nbs/55_own_claims.ipynb #4c41fd84

@@ -7,7 +7,7 @@ __all__ = ['schema', 'MethodName', 'defaults', 'object_stores', 'origins', 'reme
            'RunConfig', 'RunRecord', 'finite', 'git_commit', 'processor', 'environment', 'open_root', 'record_path',
            'write_whole', 'read_text', 'json_files', 'save_record', 'save_failed', 'find_record', 'iterate_records',
            'absolute', 'local_folder', 'folder_beside', 'check_writable', 'run_lock', 'hash_of_file', 'files_sha256',
-           'other_origin', 'check_origin', 'load_records', 'agreement', 'compare_stores']
+           'other_origin', 'check_origin']
 
 # %% ../nbs/23_runs.ipynb #a9242237
 import hashlib
@@ -494,47 +494,3 @@ def other_origin(
 def check_origin(record:RunRecord, now:dict, root:str|Path)->None:
     "An error if a record was made from something else than would be used today."
     if other := other_origin(record.data, now): raise ValueError(f"run {record.id} in {root} was made from {other}: {remedy}")
-
-# %% ../nbs/23_runs.ipynb #7c71b123
-def load_records(
-    root:str|Path,                 # folder or fsspec URL of the store
-    every_epoch:bool=False,        # one row per run and epoch instead of the last epoch of each run
-    ids:Collection[str]|None=None, # only these runs; the others are not read
-):                                 # pandas DataFrame
-    "The records of a store as one table. An option added since a record was written has its default there."
-    import pandas as pd
-    rows = []
-    for record in iterate_records(root, ids=ids):
-        head = dict(id=record.id, status=record.status, **defaults | record.config, metric=record.metric, score=record.score,
-                    seconds=record.seconds, data_sha256=record.data.get("sha256"), error=record.error)
-        last = record.epochs if every_epoch else record.epochs[-1:]
-        rows += [{**head, **epoch} for epoch in last or [{}]]
-    return pd.DataFrame(rows)
-
-# %% ../nbs/23_runs.ipynb #11012e74
-def agreement(
-    a, # a value of JSON
-    b, # another one
-)->tuple[bool,set[str]]: # whether they are equal in all that both have; names that only one has
-    "Compare what two records have in common: an older one may lack a quantity that is recorded since."
-    if isinstance(a, dict) and isinstance(b, dict): found, alone = [agreement(a[k], b[k]) for k in a.keys() & b.keys()], set(a.keys() ^ b.keys())
-    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b): found, alone = [agreement(x, y) for x, y in zip(a, b)], set()
-    else: return a == b, set()
-    return all(same for same, _ in found), alone.union(*(names for _, names in found))
-
-
-def compare_stores(
-    root:str|Path,   # folder or fsspec URL of a store
-    other:str|Path,  # of another one
-):                   # pandas DataFrame, one row for every run of both: id, task, model, method, lam, seed, equal, in_one_only, and differences, other minus root, of score and isoscore
-    "Runs that were made twice: whether their records are equal but for times and environment, what only one of them has, and how far apart they ended."
-    import pandas as pd
-    rows, columns = [], ["task", "model", "method", "lam", "seed"]
-    mine = {record.id: record for record in iterate_records(root)}
-    for b in iterate_records(other):
-        if (a := mine.get(b.id)) is None: continue
-        equal, alone = agreement(*({**json.loads(r.to_json()), "config": defaults | r.config, **dict.fromkeys(("seconds", "started", "environment", "error"))} for r in (a, b)))
-        ends = [dict(record.epochs[-1] if record.epochs else {}, score=record.score) for record in (a, b)]
-        apart = {f"{name}_difference": None if None in (x := [end.get(name) for end in ends]) else x[1] - x[0] for name in ("score", "isoscore")}
-        rows.append(dict(id=b.id, **{name: b.config[name] for name in columns}, equal=equal, in_one_only=", ".join(sorted(alone)), **apart))
-    return pd.DataFrame(rows, columns=["id", *columns, "equal", "in_one_only", "score_difference", "isoscore_difference"])

@@ -21,7 +21,7 @@ import numpy as np
 from .figures import method_color, new_axes, signed
 from .runs import iterate_records
 from .statistics import check_columns, finite_values, holm, paired_differences, power, spearman, summarise
-from .sweeps import grid
+from .grids import grid
 
 # %% ../nbs/50_verdicts.ipynb #49b87047
 least_pairs = 3 # two are too few: their interval rests entirely on the normal distribution

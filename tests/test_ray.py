@@ -12,7 +12,8 @@ ray = pytest.importorskip("ray")
 from ray.cluster_utils import Cluster
 
 from istar_nb.runs import iterate_records
-from istar_nb.sweeps import grid, sweep
+from istar_nb.grids import grid
+from istar_nb.sweeps import sweep
 from toy_task import write_model, write_task
 
 runs = int(os.environ.get("ISTAR_RAY_RUNS", 12))

@@ -6,7 +6,8 @@ from uuid import uuid4
 
 import pytest
 
-from istar_nb.runs import RunConfig, RunRecord, find_record, iterate_records, load_records, open_root, save_record
+from istar_nb.grids import load_records
+from istar_nb.runs import RunConfig, RunRecord, find_record, iterate_records, open_root, save_record
 
 writers, own, shared = 8, 15, 10
 

@@ -12,10 +12,11 @@ import time
 import psutil
 import pytest
 
-from istar_nb import sweeps
+from istar_nb import executors
 from istar_nb.runs import find_record, iterate_records
 from istar_nb.selection import load_selections, select, selection_table
-from istar_nb.sweeps import grid, plan, sweep
+from istar_nb.grids import grid, plan
+from istar_nb.sweeps import sweep
 from toy_task import write_model, write_task
 
 folder = tempfile.TemporaryDirectory()
@@ -102,11 +103,11 @@ class Killer:
     "Kills workers while they are at a run: `wanted(config)` decides how often."
     def __init__(self, monkeypatch, folder, wanted):
         self.folder, self.wanted, self.killed, self.over = folder, wanted, [], False
-        give, at = sweeps.Worker.give, {}
-        def noted(worker, config, job):
+        begin, at = executors.Worker.__init__, {}
+        def noted(worker, config, *args):
+            begin(worker, config, *args)
             at[config.id] = worker
-            return give(worker, config, job)
-        monkeypatch.setattr(sweeps.Worker, "give", noted)
+        monkeypatch.setattr(executors.Worker, "__init__", noted)
         self.at, self.thread = at, threading.Thread(target=self.run, daemon=True)
         self.thread.start()
 
@@ -114,7 +115,7 @@ class Killer:
         while not self.over:
             for run, worker in list(self.at.items()):
                 seen = {p.name for p in (self.folder/"checkpoints"/run).glob("checkpoint-*")}
-                if seen and worker.process.poll() is None and worker not in [w for _, w in self.killed] and worker.config is not None and worker.config.id == run \
+                if seen and worker.process.poll() is None and worker not in [w for _, w in self.killed] \
                         and sum(k == run for k, _ in self.killed) < self.wanted(worker.config):
                     os.kill(worker.process.pid, signal.SIGKILL)
                     self.killed.append((run, worker))
