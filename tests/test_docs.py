@@ -8,14 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
+from bs4 import BeautifulSoup
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT/"tools"))
 
 import docs
-from docs_api import Module
-from docs_pages import Cell, plain, relink
+from docs_api import Module, parameters
+from docs_pages import Cell, plain
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(16)).decode()
 
@@ -24,11 +26,9 @@ from dataclasses import dataclass
 
 def score(
     x:list,       # (n, d) rows; `None` is refused
-                  # and so is nothing
     scale:float|None=None, # in (0, 1]
     *,
-    # how often, 2*3*4 at most
-    times:int=1,
+    times:int=1,  # 2*3*4 at most
 )->"Result":      # the score of `x`
     "Score of $x$; see `Result.merge`."
     return x
@@ -47,102 +47,116 @@ def code(source, *outputs): return {"cell_type": "code", "source": source, "meta
 def prose(source): return {"cell_type": "markdown", "source": source, "metadata": {}}
 def text(value): return {"output_type": "stream", "name": "stdout", "text": value}
 def data(**forms): return {"output_type": "display_data", "metadata": {}, "data": {k.replace("__", "/"): v for k, v in forms.items()}}
+def cell(raw): return Cell(nbformat.from_dict(raw))
 
 
 @pytest.fixture
 def repo(tmp_path):
     "A repository with one module, its notebook, an experiment and a start page; `write` adds a notebook."
-    shutil.copytree(ROOT/"docs", tmp_path/"docs", ignore=shutil.ignore_patterns("images"))
-    shutil.copy(ROOT/"settings.ini", tmp_path)
+    for part in ("assets", "katex", "overrides", "mkdocs.yml"):
+        (shutil.copytree if (ROOT/"docs"/part).is_dir() else shutil.copy)(ROOT/"docs"/part, (tmp_path/"docs").mkdir(exist_ok=True) or tmp_path/"docs"/part)
     for folder in ("lib", "nbs/experiments"): (tmp_path/folder).mkdir(parents=True)
-    settings = (tmp_path/"settings.ini").read_text(encoding="utf-8")
+    settings = (ROOT/"settings.ini").read_text(encoding="utf-8")
     (tmp_path/"settings.ini").write_text(re.sub(r"^lib_path = .*$", "lib_path = lib", settings, flags=re.M))
     (tmp_path/"lib"/"scores.py").write_text(MODULE)
     definitions = MODULE.split("\n\n")
-    write(tmp_path, "00_scores", code("#| default_exp scores"), prose("# Scores of $\\Sigma$\n\n> Short\n\nA line:\n- `score` and $a_i*b_i*c$\n- [there](experiments/one.ipynb#A-Heading)"),
-          code("#| export\n" + definitions[1]), code("#| export\n" + definitions[2]),
+    write(tmp_path, "00_scores", code("#| default_exp scores"), prose("# Scores of things\n\n> Short"),
+          prose("The `score` and $a_i*b_i*c$\n\n- [there](experiments/one.ipynb#A-Heading)"),
+          code("import torch\nfrom pathlib import Path"), code("#| export\n" + definitions[1]), code("#| export\n" + definitions[2]),
+          code("assert score([]) == []"), code("for i in range(3):\n    assert i < 3"), code("assert seen\nseen", text("seen")),
           code("#| hide\nsecret = 1", text("secret")), code("#| echo: false\nsilent = 1", text("\x1b[31mheard\x1b[0m")),
-          code("frame", data(text__html='<style scoped>td{}</style><table border="1" class="dataframe"><tr><td>7</td></tr></table>', text__plain="7")),
-          code("ax", data(text__plain="<Axes: >"), data(image__png=PNG, text__plain="<Figure>")),
+          code("frame", data(text__html='<div>\n<style scoped>td{}</style><table border="1" class="dataframe"><tr><td>7</td></tr></table>\n</div>', text__plain="7")),
+          code("ax", data(text__plain="<Axes: >"), data(image__png=PNG, text__plain="<Figure>")), prose("The score of `x` rises with *n*. More."),
+          code("#| fig-cap: It rises\n#| code-fold: true\nax", data(image__png=PNG)),
           code("slider", data(**{"application__vnd.jupyter.widget-view+json": "{}", "text__plain": "IntSlider()"})),
           code("1/0", {"output_type": "error", "ename": "ZeroDivisionError", "evalue": "division by zero", "traceback": ["/somewhere"]}))
-    write(tmp_path, "experiments/one", prose("# One\n\n## A Heading\n\n[back](../00_scores.ipynb#Result.merge) [set](../../settings.ini)"))
+    write(tmp_path, "experiments/one", prose("# One\n\n## A Heading\n\n[back](../00_scores.ipynb#score) [set](../../settings.ini)"))
     write(tmp_path, "index", prose("# Start\n\n> Here\n\n[scores](00_scores.ipynb) and `[no](link)`"), code("ax", data(image__png=PNG)), code("2", data(text__plain="2")))
     return tmp_path
 
 
 def write(root, name, *cells):
-    (root/"nbs"/f"{name}.ipynb").write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    (root/"nbs"/f"{name}.ipynb").write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}))
 
 
 def build(root):
+    "The site's pages of the notebook and of the module."
     docs.build_site(root, root/"site")
-    return (root/"site"/"scores.html").read_text(encoding="utf-8")
+    return [BeautifulSoup((root/"site"/name).read_text(encoding="utf-8"), "html.parser").article for name in ("explanation/scores.html", "reference/scores.html")]
 
 
-def test_page(repo, capsys):
-    page = build(repo)
-    out = capsys.readouterr()
-    assert out.out.startswith("site/index.html: ") and out.out.count("\n") == 1 and not out.err
-    assert '<h3 id="score"><code>score</code>' in page and '<h4 id="Result.merge">' in page
-    assert 'href="#Result.merge"><code>Result.merge</code>' in page  # a cross reference inside a docstring
-    assert 'href="experiments/one.html#a-heading"' in page
-    assert '<span class="math">a_i*b_i*c</span>' in page and "<li>" in page  # a list right under a line, as in JupyterLab
-    assert "2*3*4 at most" in page and "(n, d) rows; <code>None</code> is refused and so is nothing" in page
-    assert "heard" in page and "secret" not in page and "silent" not in page and "\x1b" not in page
-    assert '<table class="dataframe">' in page and "<style scoped>" not in page
-    assert page.count("figures/scores-1.png") == 1 and "&lt;Axes" not in page
-    assert "open this notebook in JupyterLab" in page and "IntSlider" not in page
-    assert "<b>ZeroDivisionError</b>: division by zero" in page and "somewhere" not in page
-    assert not (repo/"_proc").exists()
+def test_a_notebook_page(repo, capsys):
+    page, _ = build(repo)
+    said = capsys.readouterr()
+    assert said.out.startswith("site/index.html: ") and said.out.count("\n") == 1 and not said.err
+    links = {a.text: a.get("href") for a in page.find_all("a")}
+    assert links["there"] == "../evidence/one.html#a-heading" and links["score"] == links["Reference of lib.scores"] + "#score"
+    assert links["Download the notebook"] == "../notebooks/00_scores.ipynb" and (repo/"site"/"notebooks"/"00_scores.ipynb").exists()
+    assert page.find(class_="arithmatex").text == r"\(a_i*b_i*c\)" and page.find(id="score") and "def score(" in page.text
+    assert "heard" in page.text and "secret" not in page.text and "silent" not in page.text and "\x1b" not in page.text
+    assert page.find("table", class_="dataframe").text.strip() == "7" and not page.find("style") and "Axes" not in page.text
+    assert [image["alt"] for image in page.find_all("img")] == ["The score of x rises with n.", "It rises"] and page.figcaption.text == "It rises"
+    assert "Open this notebook in JupyterLab" in page.text and "IntSlider" not in page.text
+    assert page.find(class_="error").text == "ZeroDivisionError: division by zero"
 
 
-def test_source_links_lead_to_the_definition(repo):
-    page, lines = build(repo), MODULE.splitlines()
-    found = dict(re.findall(r'id="([\w.]+)"><code>.*?href="source/scores\.html#L(\d+)"', page))
-    assert {name: lines[int(n) - 1].strip() for name, n in found.items()} == {
-        "score": "def score(", "Result": "@dataclass", "Result.merge": "def merge(self, other): # both in one"}
-    source = (repo/"site"/"source"/"scores.html").read_text(encoding="utf-8")
-    assert all(f'id="L{n}"' in source for n in found.values())
+def test_what_only_prepares_or_checks_is_folded(repo):
+    page, _ = build(repo)
+    folds = {fold.summary.text: fold.text for fold in page.find_all("details")}
+    assert list(folds) == ["Show setup", "Show tests", "Show code"]
+    assert "import torch" in folds["Show setup"] and "def" not in folds["Show setup"]
+    assert "score([])" in folds["Show tests"] and "i < 3" in folds["Show tests"] and "seen" not in folds["Show tests"]
+    assert cell(code("rng = 1\ndef error_of(f): return f")).fold == "Show setup" and not cell(code("x = 1\nassert x")).fold
 
 
-def test_search_and_toc(repo):
-    page = build(repo)
-    entries = {e["location"] for e in json.loads((repo/"site"/"search"/"search_index.json").read_text(encoding="utf-8"))["docs"]}
-    assert {"scores.html#score", "scores.html#Result.merge", "experiments/one.html#a-heading"} <= entries
-    assert not any(e.startswith("source/") for e in entries)
-    toc = page.split('data-md-component="toc"')[1].split("</nav>\n")[0]
-    assert re.findall(r'href="#([\w.]+)"', toc)[:3] == ["score", "Result", "Result.merge"]
+def test_a_reference_page(repo):
+    _, page = build(repo)
+    assert [h.get("id") for h in page.find_all(["h2", "h3"])] == ["score", "Result", "Result.merge"]
+    assert page.find("a", string="Result.merge")["href"] == "scores.html#Result.merge"  # a name inside a docstring
+    rows = [[td.get_text() for td in tr.find_all("td")] for tr in page.table.find_all("tr")][1:]
+    assert rows == [["x", "list", "", "(n, d) rows; None is refused"], ["scale", "float | None", "None", "in (0, 1]"],
+                    ["times", "int", "1", "2*3*4 at most"], ["returns", "Result", "", "the score of x"]]
+    assert page.table.find_all("tr")[-1].find_all("td")[1].a["href"] == "scores.html#Result"
 
 
-@pytest.mark.parametrize("cell, message", [
-    (prose("[x](02_none.ipynb)"), "nbs/01_bad.ipynb: broken link to 02_none.ipynb"),
-    (prose("[x](00_scores.ipynb#nowhere)"), "bad.html: scores.html#nowhere has no such anchor"),
-    (prose("![x](none.png)"), "nbs/01_bad.ipynb: no picture none.png"),
-    (code("show_doc(nothing)"), "show_doc(nothing) names nothing that is exported"),
-    (code("#| default_exp scores\n#| export\ndef score(x): return 2"), "`score` differs from scores.py; run `make notebooks`"),
+def test_search_and_contents(repo):
+    build(repo)
+    entries = {e["location"]: e["text"] for e in json.loads((repo/"site"/"search"/"search_index.json").read_text(encoding="utf-8"))["docs"]}
+    assert {"reference/scores.html#score", "reference/scores.html#Result.merge", "evidence/one.html#a-heading"} <= set(entries)
+    assert "heard" not in "".join(entries.values())
+    toc = BeautifulSoup((repo/"site"/"reference"/"scores.html").read_text(encoding="utf-8"), "html.parser").find(attrs={"data-md-component": "toc"})
+    assert [a["href"] for a in toc.find_all("a")] == ["#score", "#Result", "#Result.merge"]
+
+
+@pytest.mark.parametrize("raw, message", [
+    (prose("[x](02_none.ipynb)"), "02_none.ipynb"),
+    (prose("[x](00_scores.ipynb#nowhere)"), "does not contain an anchor '#nowhere'"),
+    (prose("![x](none.png)"), "none.png"),
 ])
-def test_what_would_mislead_stops_the_build(repo, capsys, cell, message):
-    write(repo, "01_bad", prose("# Bad"), cell)
+def test_what_would_mislead_stops_the_build(repo, caplog, raw, message):
+    write(repo, "01_bad", prose("# Bad"), raw)
     with pytest.raises(SystemExit) as stop: build(repo)
-    assert stop.value.code and message in capsys.readouterr().err
+    assert stop.value.code and message in caplog.text
 
 
-def test_a_notebook_needs_a_title(repo, capsys):
-    write(repo, "01_bad", prose("Text"))
-    with pytest.raises(SystemExit): build(repo)
-    assert "nbs/01_bad.ipynb: no `# Title`" in capsys.readouterr().err
+def test_explorers_are_taken_along(repo):
+    (repo/"docs"/"explore").mkdir()
+    (repo/"docs"/"explore"/"index.md").write_text("# Explorers\n\n<div id=\"spectrum\"></div><script src=\"spectrum.js\"></script>")
+    (repo/"docs"/"explore"/"spectrum.js").write_text("// drawn here")
+    build(repo)
+    assert (repo/"site"/"explore"/"spectrum.js").exists() and 'src="spectrum.js"' in (repo/"site"/"explore"/"index.html").read_text(encoding="utf-8")
+    assert 'href="explore/index.html"' in (repo/"site"/"index.html").read_text(encoding="utf-8")
 
 
 def test_readme(repo, capsys):
     docs.write_readme(repo)
-    text = (repo/"README.md").read_text(encoding="utf-8")
-    assert "[scores](nbs/00_scores.ipynb) and `[no](link)`" in text
-    assert "![Figure](docs/images/readme-1.png)" in text and "```python\n2\n```\n\n```text\n2\n```" in text
+    made = (repo/"README.md").read_text(encoding="utf-8")
+    assert "[scores](nbs/00_scores.ipynb) and `[no](link)`" in made
+    assert "![Figure](docs/images/readme-1.png)" in made and "```python\n2\n```\n\n```text\n2\n```" in made
     assert (repo/"docs"/"images"/"readme-1.png").read_bytes() == base64.b64decode(PNG)
     before = (repo/"README.md").stat().st_mtime_ns
     docs.write_readme(repo)
-    assert (repo/"README.md").stat().st_mtime_ns == before and capsys.readouterr().out == "wrote README.md\n"
+    assert (repo/"README.md").stat().st_mtime_ns == before and capsys.readouterr().out == "wrote docs/images/readme-1.png\nwrote README.md\n"
     write(repo, "index", prose("# Start"))
     docs.write_readme(repo)
     assert not list((repo/"docs"/"images").iterdir())
@@ -151,39 +165,76 @@ def test_readme(repo, capsys):
 def test_comments_agree_with_docments(tmp_path):
     "fastcore's reader of the same convention is the oracle."
     from fastcore.docments import docments
-    source = MODULE.replace("                  # and so is nothing\n", "").replace('"Result"', "list")
-    (tmp_path/"m.py").write_text(source)
+    (tmp_path/"m.py").write_text(MODULE.replace('"Result"', "list"))
     sys.path.insert(0, str(tmp_path))
     try: import m
     finally: sys.path.remove(str(tmp_path))
-    for symbol, made in ((Module(tmp_path/"m.py", tmp_path).symbols[name], getattr(m, name)) for name in ("score", "Result")):
-        theirs = {k: v for k, v in docments(made).items() if k not in ("self", "return")}
-        assert {p.name: p.doc or None for p in symbol.params} == theirs
-        assert [p.name for p in symbol.params] == list(inspect.signature(made).parameters)
+    module = Module(tmp_path/"m.py")
+    for name, node in module.public[:2]:
+        theirs = {k: v for k, v in docments(getattr(m, name)).items() if v and k != "self"}
+        assert module.said(node) == theirs
+        assert [p for p, *_ in parameters(node)] == list(inspect.signature(getattr(m, name)).parameters)
 
 
 def test_cells():
-    assert Cell(code("#| code-fold: true\n#| fig-cap: \"A: b\"\n%matplotlib inline\nx\ny #| hide_line")).source == "x"
-    assert Cell(code('#| fig-cap: "A: b"\nx')).text("fig-cap") == "A: b"
+    assert cell(code("#| code-fold: true\n#| fig-cap: \"A: b\"\n%matplotlib inline\nx")).source == "x"
+    assert cell(code('#| fig-cap: "A: b"\nx')).said["fig-cap"] == "A: b"
+    shell = cell(code("!istar measure\n!istar runs"))
+    assert (shell.source, shell.language) == ("istar measure\nistar runs", "sh")
     assert plain("0%\r50%\r100%\n\x1b[1mok\x1b[0m") == "100%\nok"
-    assert relink("[a](b) `[c](d)` [`e`](f)\n```\n[g](h)\n```", str.upper) == "[a](B) `[c](d)` [`e`](F)\n```\n[g](h)\n```"
+    assert docs.relink("[a](b) `[c](d)` [`e`](f)\n```\n[g](h)\n```", str.upper) == "[a](B) `[c](d)` [`e`](F)\n```\n[g](h)\n```"
 
 
-def test_the_real_site(tmp_path, capsys):
-    "Every link holds, and nothing is fetched from elsewhere."
-    docs.build_site(ROOT, tmp_path/"site")
-    assert capsys.readouterr().out.count("\n") == 1
-    for page in (tmp_path/"site").rglob("*.html"):
-        loaded = re.findall(r'<(?:script|img|iframe)[^>]*\ssrc="([^"]+)|<link[^>]*rel="?(?:stylesheet|icon)"?[^>]*href="([^"]+)', page.read_text())
-        assert not [url for pair in loaded for url in pair if url.startswith(("http", "//"))], page
+# ---- the real site
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("docs")/"site"
+    docs.build_site(ROOT, folder)
+    return folder
+
+
+def test_nothing_is_fetched_from_elsewhere_and_katex_only_where_it_is_needed(site):
+    for path in site.rglob("*.html"):
+        page = path.read_text(encoding="utf-8")
+        loaded = re.findall(r'<(?:script|img|iframe)[^>]*\ssrc="([^"]+)|<link[^>]*rel="?(?:stylesheet|icon)"?[^>]*href="([^"]+)', page)
+        assert not [url for pair in loaded for url in pair if url.startswith(("http", "//"))], path
+        assert ("katex.min.js" in page) == ('class="arithmatex"' in page), path
 
 
 @pytest.mark.skipif(not shutil.which("node"), reason="node is not installed: the formulas are not compiled")
-def test_every_formula_compiles():
+def test_every_formula_compiles(site):
     "KaTeX itself accepts every formula of the site."
-    from html import unescape
-    found = [unescape(f) for page in docs.Site(ROOT).pages.values() for f in re.findall(r'<(?:div|span) class="math">(.*?)</(?:div|span)>', page.body, re.S)]
+    pages = [BeautifulSoup(text, "html.parser") for path in site.rglob("*.html") if "arithmatex" in (text := path.read_text(encoding="utf-8"))]
+    found = [formula.text.strip()[2:-2] for page in pages for formula in page.find_all(class_="arithmatex")]
     script = f"const k = require({json.dumps(str(ROOT/'docs'/'katex'/'katex.min.js'))});" + """
       for (const f of JSON.parse(require('fs').readFileSync(0))) try { k.renderToString(f, {displayMode: true, strict: false}) } catch (e) { console.log(e.message) }"""
     run = subprocess.run(["node", "-e", script], input=json.dumps(found), capture_output=True, text=True)
-    assert not run.returncode and not run.stdout, run.stdout + run.stderr
+    assert found and not run.returncode and not run.stdout, run.stdout + run.stderr
+
+
+def in_browser(page, words="", dark=False, folder=None):
+    "The page as headless Chromium leaves it, opened as a file."
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or pytest.skip("Chromium is not installed")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=8000", f"--user-data-dir={folder}", *["--blink-settings=preferredColorScheme=0"]*dark]
+    run = subprocess.run([chromium, *options, "--dump-dom", page.as_uri() + words], capture_output=True, text=True, timeout=120)
+    return BeautifulSoup(run.stdout, "html.parser")
+
+
+def test_formulas_are_drawn_from_files(site, tmp_path):
+    page = in_browser(site/"explanation"/"scores.html", folder=tmp_path)
+    assert page.find(class_="katex") and not page.find(class_="katex-error")
+
+
+def test_links_to_the_next_page_can_be_read_in_the_dark(site, tmp_path):
+    "A contrast of at least 4.5, as WCAG 2 wants it."
+    path = site/"explanation"/"scores.html"
+    script = """<script>addEventListener("load", () => { const light = colour => { const [r, g, b] = colour.match(/[\\d.]+/g).slice(0, 3).map(v => (v /= 255) <= 0.04045 ? v/12.92 : ((v + 0.055)/1.055)**2.4)
+      return 0.2126*r + 0.7152*g + 0.0722*b }
+      const back = light(getComputedStyle(document.body).backgroundColor)
+      document.title = JSON.stringify([...document.querySelectorAll(".md-footer__link *")].filter(e => e.textContent.trim()).map(e => {
+        const front = light(getComputedStyle(e).color); return (Math.max(front, back) + 0.05)/(Math.min(front, back) + 0.05) })) })</script></body>"""
+    (path.parent/"contrast.html").write_text(path.read_text(encoding="utf-8").replace("</body>", script), encoding="utf-8")
+    page = in_browser(path.parent/"contrast.html", dark=True, folder=tmp_path)
+    assert page.body["data-md-color-scheme"] == "slate"
+    assert min(json.loads(page.title.text)) >= 4.5

@@ -1,185 +1,101 @@
-"""Read signatures, docstrings and parameter comments from the exported modules, without importing them.
+"""The reference: Markdown of a module, read from its source with `ast`, so that no optional package is needed.
 
-The documentation needs what is written, not what runs: reading it with `ast` and `tokenize` takes milliseconds, shows
-annotations and defaults as the author spelled them, and needs none of the optional packages.
+The comment beside a parameter or field says what it is (fastcore's "docments"); one where the signature ends, what is returned.
 """
 import ast
+import html
 import io
 import re
 import tokenize
-from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-Definition = Function | ast.ClassDef
-
-
-@dataclass
-class Param:
-    "One parameter, or one field of a dataclass, as it is written."
-    name: str
-    star: str = ""     # "", "*" or "**"
-    type: str = ""
-    default: str = ""
-    doc: str = ""
-
-    @property
-    def signature(self):
-        text = f"{self.star}{self.name}" + (f": {self.type}" if self.type else "")
-        if not self.default: return text
-        return text + (f" = {self.default}" if self.type else f"={self.default}")
-
-
-@dataclass
-class Symbol:
-    "A function, class or method of an exported module."
-    name: str          # qualified in its module: "Moments.update"
-    module: "Module"
-    node: ast.AST
-    params: list = field(default_factory=list)
-    returns: Param | None = None
-
-    @property
-    def line(self): return min([self.node.lineno] + [d.lineno for d in self.node.decorator_list])
-    @property
-    def source(self): return "\n".join(self.module.lines[self.line-1:self.node.end_lineno])
-    @property
-    def doc(self): return ast.get_docstring(self.node) or ""
-    @property
-    def is_class(self): return isinstance(self.node, ast.ClassDef)
-    @property
-    def decorators(self): return [ast.unparse(d) for d in self.node.decorator_list]
-    @property
-    def bases(self): return [ast.unparse(b) for b in self.node.bases] if self.is_class else []
-    @property
-    def has_fields(self): return self.is_class and bool(self.params) and f"{self.name}.__init__" not in self.module.symbols
-    @property
-    def is_called(self): return not self.is_class or self.has_fields or f"{self.name}.__init__" in self.module.symbols
-    @property
-    def is_property(self): return any(re.fullmatch(r"(functools\.)?(cached_)?property", d) for d in self.decorators)
-
-    @property
-    def methods(self):
-        "Public methods that say what they do, in the order of the source."
-        return [s for s in self.module.symbols.values() if s.name.rpartition(".")[0] == self.name
-                and is_public(s.name) and (s.doc or any(p.doc for p in s.params))]
-
-    @property
-    def signature(self):
-        "The signature on one line where it fits, else one parameter a line."
-        if self.is_property: return self.name + (f": {self.returns.type}" if self.returns and self.returns.type else "")
-        if self.is_class and not self.is_called:
-            return f"class {self.name}" + (f"({', '.join(self.bases)})" if self.bases else "")
-        word = "class " if self.is_class else "async def " if isinstance(self.node, ast.AsyncFunctionDef) else "def "
-        end = f" -> {self.returns.type}" if self.returns and self.returns.type else ""
-        parts = list(self._parts())
-        text = f"{word}{self.name}({', '.join(parts)}){end}"
-        if len(text) <= 80 or not parts: return text
-        return f"{word}{self.name}(\n" + "".join(f"    {part},\n" for part in parts) + f"){end}"
-
-    def _parts(self):
-        init = self.module.symbols.get(f"{self.name}.__init__") if self.is_class else self
-        args = init.node.args if init else ast.arguments(posonlyargs=[], args=[], kwonlyargs=[])
-        positional, keyword = {a.arg for a in args.posonlyargs}, {a.arg for a in args.kwonlyargs}
-        for i, p in enumerate(self.params):
-            if p.name in keyword and not any(q.name in keyword or q.star == "*" for q in self.params[:i]): yield "*"
-            yield p.signature
-            if p.name in positional and not any(q.name in positional for q in self.params[i+1:]): yield "/"
-
-
-def is_public(name): return not any(part.startswith("_") and part != "__call__" for part in name.split("."))
 
 
 class Module:
-    "One exported module: its source, comments and definitions."
-    def __init__(self, path, package):
-        self.path, self.source = path, path.read_text(encoding="utf-8")
-        self.name = ".".join(path.relative_to(package).with_suffix("").parts)
-        self.lines, self.tree = self.source.splitlines(), ast.parse(self.source)
-        self.symbols = {s.name: s for s in self._walk(self.tree.body, "")}
-        for symbol in self.symbols.values(): self._document(symbol)
+    "A module's public definitions: (name, node) pairs, methods behind their class."
+    def __init__(self, path):
+        self.name, source = path.stem, path.read_text(encoding="utf-8")
+        self.lines = source.splitlines()
+        tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+        self.comments = {t.start[0]: t.string.lstrip("# ").strip() for t in tokens if t.type == tokenize.COMMENT}
+        self.public = [found for node in ast.parse(source).body for found in self.definitions(node)]
 
-    def _walk(self, body, prefix):
-        for node in body:
-            if isinstance(node, Definition):
-                yield Symbol(prefix + node.name, self, node)
-                if isinstance(node, ast.ClassDef): yield from self._walk(node.body, f"{prefix}{node.name}.")
+    def definitions(self, node, owner=""):
+        if not isinstance(node, Function | ast.ClassDef) or node.name[0] == "_" and node.name != "__call__": return
+        if owner and not ast.get_docstring(node) and not self.said(node): return
+        yield owner + node.name, node
+        for inner in node.body*isinstance(node, ast.ClassDef): yield from self.definitions(inner, f"{node.name}.")
 
-    @cached_property
-    def comments(self):
-        "Line number -> (column, text, whether the line holds nothing else)."
-        tokens = tokenize.generate_tokens(io.StringIO(self.source).readline)
-        return {t.start[0]: (t.start[1], t.string.lstrip("#: ").strip(), t.line.lstrip().startswith("#"))
-                for t in tokens if t.type == tokenize.COMMENT}
-
-    def _comment(self, first, last):
-        "The comment behind line `last`, with lines that continue it below, else the comment lines above `first`."
-        column, text, alone = self.comments.get(last, (0, "", True))
-        if not alone:
-            while (below := self.comments.get(last := last + 1)) and below[2] and below[0] == column: text += " " + below[1]
-            return text
-        above = []
-        while (comment := self.comments.get(first := first - 1)) and comment[2]: above.insert(0, comment[1])
-        return " ".join(above)
-
-    def _text(self, node):
-        "The source of `node` on one line."
-        return re.sub(r"\s*\n\s*", " ", ast.get_source_segment(self.source, node)) if node else ""
-
-    def _type(self, node):
-        "An annotation as it is written, evenly spaced, without the quotes of a forward reference."
-        return re.sub(r"\s*\|\s*", " | ", re.sub(r",\s*(?=\S)", ", ", self._text(node).strip("\"'")))
-
-    def _document(self, symbol):
-        "Fill in the parameters of `symbol`, and what it returns."
-        if symbol.is_class:
-            init = self.symbols.get(f"{symbol.name}.__init__")
-            symbol.params = self._arguments(init.node, method=True) if init else self._fields(symbol)
+    def said(self, node):
+        "Name -> comment, of parameters, fields and `return`."
+        if isinstance(node, ast.ClassDef): owners = {n.lineno: n.target.id for n in node.body if isinstance(n, ast.AnnAssign)}
         else:
-            symbol.params = self._arguments(symbol.node, method="." in symbol.name and "staticmethod" not in symbol.decorators)
-            symbol.returns = self._returns(symbol.node)
+            args = [n for n in ast.walk(node.args) if isinstance(n, ast.arg)]
+            last, body = max([node.lineno, *(n.end_lineno for n in ast.walk(node.args) if hasattr(n, "end_lineno"))]), node.body[0].lineno
+            end = range(node.returns.end_lineno, body) if node.returns else range(last + (last > node.lineno), body)
+            owners = {arg.lineno: arg.arg for arg in args} | dict.fromkeys(end, "return")
+        return {name: self.comments[line] for line, name in owners.items() if line in self.comments}
 
-    def _closing(self, node):
-        "The line that closes the signature of `node`; a comment there is about what comes back."
-        if node.returns: return node.returns.end_lineno
-        args = node.args
-        parts = (*args.posonlyargs, *args.args, args.vararg, *args.kwonlyargs, args.kwarg, *args.defaults, *args.kw_defaults)
-        ends = [part.end_lineno for part in parts if part]
-        last, body = max(ends, default=node.lineno), node.body[0].lineno
-        for n in range(last, body + 1):
-            code = self.lines[n-1][:self.comments[n][0] if n in self.comments else None]
-            if n == body or code.rstrip().endswith(":"): return n if n > last or last == node.lineno else None
-
-    def _arguments(self, node, method):
-        args = node.args
-        positional = args.posonlyargs + args.args
-        rows = list(zip(positional, [None]*(len(positional) - len(args.defaults)) + args.defaults, [""]*len(positional)))
-        if args.vararg: rows.append((args.vararg, None, "*"))
-        rows += zip(args.kwonlyargs, args.kw_defaults, [""]*len(args.kwonlyargs))
-        if args.kwarg: rows.append((args.kwarg, None, "**"))
-        ends = [(default or arg).end_lineno for arg, default, _ in rows]
-        params = []
-        for i, (arg, default, star) in enumerate(rows):
-            shared = ends[i] in ends[i+1:] or ends[i] == self._closing(node)
-            doc = "" if shared else self._comment(arg.lineno if i and ends[i-1] < arg.lineno else 0, ends[i])
-            params.append(Param(arg.arg, star, self._type(arg.annotation), self._text(default), doc))
-        return params[1:] if method else params
-
-    def _returns(self, node):
-        closing = self._closing(node)
-        doc = self._comment(0, closing) if closing and closing < node.body[0].lineno else ""
-        return Param("", type=self._type(node.returns), doc=doc) if node.returns or doc else None
-
-    def _fields(self, symbol):
-        "The fields of a dataclass, named tuple or typed dictionary."
-        made = any("dataclass" in d for d in symbol.decorators) or {"NamedTuple", "TypedDict"} & {b.split(".")[-1] for b in symbol.bases}
-        return [Param(n.target.id, "", self._type(n.annotation), self._text(n.value), self._comment(n.lineno, n.end_lineno))
-                for n in symbol.node.body if made and isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)
-                and "ClassVar" not in ast.unparse(n.annotation)]
+    def source(self, node): return "\n".join(self.lines[min(n.lineno for n in (node, *node.decorator_list))-1:node.end_lineno])
 
 
-def read_modules(package):
-    "Every exported module under the folder `package`, by its name."
-    paths = sorted(p for p in Path(package).rglob("*.py") if not p.name.startswith("_"))
-    return {m.name: m for m in (Module(p, Path(package)) for p in paths)}
+def written(node): return ast.unparse(node).strip("'\"") if node else ""
+
+
+def parameters(node):
+    "(name, type, default) of a function's parameters or a class's fields."
+    if isinstance(node, ast.ClassDef):
+        init = [n for n in node.body if getattr(n, "name", "") == "__init__"]
+        if init: return parameters(init[0])
+        made = re.search("dataclass|NamedTuple|TypedDict", " ".join(map(ast.unparse, (*node.decorator_list, *node.bases))))
+        return [(n.target.id, written(n.annotation), written(n.value)) for n in node.body if made and isinstance(n, ast.AnnAssign) and "ClassVar" not in ast.unparse(n.annotation)]
+    a, plain = node.args, node.args.posonlyargs + node.args.args
+    rows = [*zip(plain, [None]*(len(plain) - len(a.defaults)) + a.defaults), (a.vararg, None), *zip(a.kwonlyargs, a.kw_defaults), (a.kwarg, None)]
+    return [(f"{'*'*((arg is a.vararg) + 2*(arg is a.kwarg))}{arg.arg}", written(arg.annotation), written(value)) for arg, value in rows
+            if arg and arg.arg != "self" and not (arg.arg == "cls" and node.decorator_list)]
+
+
+def signature(name, node):
+    "As it is called; a property has none."
+    if any("property" in ast.unparse(d) for d in node.decorator_list): return f"{name}: {written(node.returns)}".removesuffix(": ")
+    inside = ", ".join(p + (f": {kind}" if kind else "") + (f" = {value}" if value else "") for p, kind, value in parameters(node))
+    if isinstance(node, ast.ClassDef): return f"class {name}" + f"({inside})"*bool(inside)
+    return f"def {name}({inside})" + f" -> {written(node.returns)}"*bool(node.returns)
+
+
+def literal(text):
+    "`text` with the marks of Markdown escaped, outside backticks."
+    pieces = re.split(r"(`[^`]+`)", text)
+    return "".join(p if i % 2 else re.sub(r"([\\*_{}\[\]|$])", r"\\\1", html.escape(p, quote=False)) for i, p in enumerate(pieces))
+
+
+def table(node, said, find):
+    "Markdown of the parameters; empty where nothing is said about any. `find(name)` is a link to what has the name, or None."
+    def known(match): return f"[{match[0]}]({to})" if (to := find(match[0])) else match[0]
+    def code(text): return f"<code>{re.sub(r'[A-Z][A-Za-z]+', known, literal(text))}</code>" if text else ""
+    rows = [(f"`{name}`", code(kind), code(value), literal(said.get(name.strip("*"), ""))) for name, kind, value in parameters(node)]
+    back = written(getattr(node, "returns", None))
+    if back or "return" in said: rows.append(("*returns*", code(back), "", literal(said.get("return", ""))))
+    if not said or not rows: return ""
+    lines = [" | ".join(row).join("||") for row in [("Name", "Type", "Default", "Meaning"), ("---",)*4, *rows]]
+    return '<div class="api-parameters" markdown="1">\n\n' + "\n".join(lines) + "\n\n</div>"
+
+
+def page(module, package, about, find):
+    "The reference page of a module; `about` is a line that leads to its notebook."
+    parts = [f"# {package}.{module.name}", about]
+    for name, node in module.public:
+        init = next((n for n in getattr(node, "body", []) if getattr(n, "name", "") == "__init__"), node)
+        parts += [f"##{'#'*('.' in name)} `{name}` {{ #{name} }}", f"```python {{ .signature }}\n{signature(name, node)}\n```",
+                  ast.get_docstring(node), table(node, module.said(init), find)]
+        if "." not in name: parts.append(f'<details class="folded" markdown="1"><summary>Source of {name}</summary>\n\n```python\n{module.source(node)}\n```\n\n</details>')
+    return "\n\n".join(filter(None, parts))
+
+
+def overview(modules, package, about):
+    "One page that lists everything public; `about` maps a module's name to a line on it."
+    parts = ["# Reference", "Everything public, module by module."]
+    for module in modules:
+        rows = [f"| [`{name}`]({module.name}.md#{name}) | {(ast.get_docstring(node) or '').partition(chr(10))[0]} |" for name, node in module.public if "." not in name]
+        parts += [f"## {package}.{module.name} {{ #{module.name} }}", about.get(module.name, ""), "\n".join(["| Name | What it is |", "|---|---|", *rows])]
+    return "\n\n".join(parts)
