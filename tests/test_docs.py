@@ -10,6 +10,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from browser import browser_page, needs_chromium
 from bs4 import BeautifulSoup
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -139,15 +140,6 @@ def test_what_would_mislead_stops_the_build(repo, caplog, raw, message):
     assert stop.value.code and message in caplog.text
 
 
-def test_explorers_are_taken_along(repo):
-    (repo/"docs"/"explore").mkdir()
-    (repo/"docs"/"explore"/"index.md").write_text("# Explorers\n\n<div id=\"spectrum\"></div><script src=\"spectrum.js\"></script>")
-    (repo/"docs"/"explore"/"spectrum.js").write_text("// drawn here")
-    build(repo)
-    assert (repo/"site"/"explore"/"spectrum.js").exists() and 'src="spectrum.js"' in (repo/"site"/"explore"/"index.html").read_text(encoding="utf-8")
-    assert 'href="explore/index.html"' in (repo/"site"/"index.html").read_text(encoding="utf-8")
-
-
 def test_readme(repo, capsys):
     docs.write_readme(repo)
     made = (repo/"README.md").read_text(encoding="utf-8")
@@ -213,28 +205,38 @@ def test_every_formula_compiles(site):
     assert found and not run.returncode and not run.stdout, run.stdout + run.stderr
 
 
-def in_browser(page, words="", dark=False, folder=None):
-    "The page as headless Chromium leaves it, opened as a file."
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or pytest.skip("Chromium is not installed")
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=8000", f"--user-data-dir={folder}", *["--blink-settings=preferredColorScheme=0"]*dark]
-    run = subprocess.run([chromium, *options, "--dump-dom", page.as_uri() + words], capture_output=True, text=True, timeout=120)
-    return BeautifulSoup(run.stdout, "html.parser")
+@pytest.fixture(scope="module")
+def page(site):
+    with browser_page(dark=True) as page:
+        yield page
+        assert not page.errors and not page.elsewhere
 
 
-def test_formulas_are_drawn_from_files(site, tmp_path):
-    page = in_browser(site/"explanation"/"scores.html", folder=tmp_path)
-    assert page.find(class_="katex") and not page.find(class_="katex-error")
+@needs_chromium
+def test_formulas_are_drawn_from_files(site, page):
+    page.open((site/"explanation"/"scores.html").as_uri())
+    assert page.run("document.querySelectorAll('.katex').length") > 20 and not page.run("document.querySelectorAll('.katex-error').length")
 
 
-def test_links_to_the_next_page_can_be_read_in_the_dark(site, tmp_path):
+@needs_chromium
+def test_links_to_the_next_page_can_be_read_in_the_dark(site, page):
     "A contrast of at least 4.5, as WCAG 2 wants it."
-    path = site/"explanation"/"scores.html"
-    script = """<script>addEventListener("load", () => { const light = colour => { const [r, g, b] = colour.match(/[\\d.]+/g).slice(0, 3).map(v => (v /= 255) <= 0.04045 ? v/12.92 : ((v + 0.055)/1.055)**2.4)
-      return 0.2126*r + 0.7152*g + 0.0722*b }
-      const back = light(getComputedStyle(document.body).backgroundColor)
-      document.title = JSON.stringify([...document.querySelectorAll(".md-footer__link *")].filter(e => e.textContent.trim()).map(e => {
-        const front = light(getComputedStyle(e).color); return (Math.max(front, back) + 0.05)/(Math.min(front, back) + 0.05) })) })</script></body>"""
-    (path.parent/"contrast.html").write_text(path.read_text(encoding="utf-8").replace("</body>", script), encoding="utf-8")
-    page = in_browser(path.parent/"contrast.html", dark=True, folder=tmp_path)
-    assert page.body["data-md-color-scheme"] == "slate"
-    assert min(json.loads(page.title.text)) >= 4.5
+    page.open((site/"explanation"/"scores.html").as_uri())
+    colours = page.run("""[document.body, ...document.querySelectorAll(".md-footer__direction, .md-footer__title")].map(
+      (e, i) => getComputedStyle(e)[i ? "color" : "backgroundColor"].match(/[\\d.]+/g).map(Number))""")
+    back, *front = map(luminance, colours)
+    assert page.text("[data-md-color-scheme]") and back < 0.02 and len(front) >= 2
+    assert min((max(back, light) + 0.05)/(min(back, light) + 0.05) for light in front) >= 4.5
+
+
+def luminance(colour):
+    "Relative luminance of red, green and blue in 0…255."
+    parts = [value/12.92 if value <= 0.04045 else ((value + 0.055)/1.055)**2.4 for value in (part/255 for part in colour[:3])]
+    return sum(weight*part for weight, part in zip((0.2126, 0.7152, 0.0722), parts))
+
+
+@needs_chromium
+@pytest.mark.parametrize("words", ["install", "own data", "cite"])
+def test_search_finds(site, page, words):
+    page.open((site/"index.html").as_uri() + f"?q={words.replace(' ', '%20')}")
+    page.wait("document.querySelectorAll('.md-search-result__item').length")

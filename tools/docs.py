@@ -64,7 +64,8 @@ class Site:
         self.add_reference()
         for path in (root/"docs").rglob("*.*"):
             part = path.relative_to(root/"docs")
-            if path.suffix not in (".md", ".yml") and part.parts[0] not in ("images", "overrides"): self.write(part.as_posix(), path.read_bytes())
+            if path.suffix not in (".md", ".yml") and part.parts[0] not in ("images", "overrides", "explore"): self.write(part.as_posix(), path.read_bytes())
+        if (root/"docs"/"explore").exists(): self.add_explorers()
 
     def write(self, name, data):
         (self.folder/name).parent.mkdir(parents=True, exist_ok=True)
@@ -128,6 +129,15 @@ class Site:
         pages = {name: docs_api.page(module, self.package, about.get(name, ""), partial(self.find, here="reference/x")) for name, module in self.modules.items()}
         pages["index"] = docs_api.overview(self.modules.values(), self.package, about)
         for name, text in pages.items(): self.write(f"reference/{name}.md", self.link_names(text, f"reference/{name}.md"))
+
+    def add_explorers(self):
+        "The page of the explorers, which is HTML as it is, with its scripts and figures."
+        from explore import files
+        made = {f"explore/{name}": data for name, data in files().items()}
+        body = re.search(r"<body>(.*)</body>", made.pop("explore/index.html").decode(), re.S)[1]
+        title = re.search(r"<h1>(.*?)</h1>", body)
+        self.places["docs/explore/index.html"] = "explore/index.md"
+        for name, data in (made | {"explore/index.md": f"# {title[1]}\n\n{body.replace(title[0], '')}"}).items(): self.write(name, data)
 
     @property
     def nav(self):
