@@ -6,20 +6,24 @@
 __all__ = ['controls', 'presets', 'paper_variances', 'references', 'draws', 'score_colors', 'row_choices', 'Slider', 'Choice',
            'defaults_of', 'widget_of', 'explorer', 'preset_row', 'new_figure', 'Spectrum', 'spectrum_numbers',
            'plot_eigenvalues', 'plot_ellipses', 'draw_spectrum', 'explore_spectrum', 'uniforms', 'normals', 'Batches',
-           'batch_numbers', 'plot_batches', 'draw_batches', 'explore_batches', 'page_data']
+           'batch_numbers', 'plot_batches', 'draw_batches', 'explore_batches', 'clustered_points', 'Barcode', 'barcode',
+           'climbed', 'plot_tree', 'plot_bars', 'draw_barcode', 'explore_barcode', 'page_data']
 
 # %% ../nbs/40_explore.ipynb #2e1030de
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from .covariance import covariance, participation_ratio, shrink
 from .figures import png_bytes, style
 from .methods import okabe_ito
 from .scores import isoscore_from_cov, isoscore_unbiased
 from .stability import shrunk_scores, spectrum
+from .topology import SELECTIONS, edge_lengths, features_of, persistent_entropy, spanning_forest
 
 if TYPE_CHECKING: from matplotlib.figure import Figure
 
@@ -267,6 +271,110 @@ def draw_batches(
 def explore_batches(): # ipywidgets VBox
     "Change n, d, the spectrum and ζ: bias and spread of three scores."
     return explorer("batches", draw_batches)
+
+# %% ../nbs/40_explore.ipynb #90f33a42
+controls["barcode"] = {
+    "clusters": Slider("clusters", 3, 1, 8, 1), "points": Slider("points", 20, 4, 40, 1), "spread": Slider("spread", 0.06, 0., 0.3, 0.02),
+    "seed": Slider("seed", 0, 0, 20, 1), "selection": Choice("selection", "atienza", SELECTIONS),
+    "rate": Slider("step size", 0.1, 0.02, 0.5, 0.02), "steps": Slider("gradient steps", 0, 0, 40, 1)}
+
+def clustered_points(
+    clusters:int, # number of centres, near a circle
+    points:int,   # number of points, dealt to the centres in turn
+    spread:float, # standard deviation around a centre
+    seed:int,     # of the places
+)->Tensor:        # (points, 2) float64
+    "Clusters in the plane, the same as on the site."
+    u = uniforms(2*clusters, seed).reshape(-1, 2)
+    angle = 2*np.pi*(np.arange(clusters) + 0.35*u[:, 0])/clusters
+    centres = (0.55 + 0.45*u[:, 1])[:, None]*np.stack([np.cos(angle), np.sin(angle)], 1)
+    return torch.from_numpy(centres[np.arange(points) % clusters] + spread*normals(2*points, seed+1000).reshape(-1, 2))
+
+# %% ../nbs/40_explore.ipynb #903a585c
+class Barcode(NamedTuple):
+    "What the explorer of a barcode shows."
+    edges:Tensor        # (n-1, 2) int64 minimum spanning tree
+    bars:Tensor         # (n-1,) its lengths
+    features:np.ndarray # (k,) numbers of the selected bars, longest first
+    entropy:float       # of the selected bars, in nats
+    gradient:Tensor     # (n, 2) of the entropy in the points
+
+
+def barcode(
+    x:Tensor,                # (n, d) points, n ≥ 2
+    selection:str="atienza", # which bars; see `select_bars`
+)->Barcode:
+    "Tree, bars, features, persistent entropy and its gradient (*Shrink the longest*, Sections 3 and 4)."
+    x = x.detach().requires_grad_()
+    edges = spanning_forest(x.detach())
+    bars = edge_lengths(x, edges)
+    features = features_of(bars.detach().numpy(), selection)
+    entropy = persistent_entropy(bars[features])
+    gradient, = torch.autograd.grad(entropy, x, materialize_grads=True)
+    return Barcode(edges, bars.detach(), features, entropy.item(), gradient)
+
+
+def climbed(
+    x:Tensor,       # (n, d) points
+    selection:str,  # which bars
+    rate:float,     # step size
+    steps:int,      # number of steps
+)->Tensor:          # (n, d)
+    "Points after steps of gradient ascent on the entropy."
+    for _ in range(steps): x = x + rate*barcode(x, selection).gradient
+    return x
+
+# %% ../nbs/40_explore.ipynb #2357e796
+def plot_tree(
+    x:Tensor,      # (n, 2) points
+    found:Barcode, # their barcode
+    rate:float,    # step size
+    ax,            # matplotlib axes
+):                 # the axes
+    "Points, the edges of their tree, and arrows three times as long as the next step."
+    for k, (i, j) in enumerate(found.edges.tolist()):
+        chosen = k in found.features
+        ax.plot(*x[[i, j]].T, color=okabe_ito["blue"] if chosen else "0.6", lw=3 if chosen else 1.5)
+    ax.quiver(*x.T, *(3*rate*found.gradient).T, angles="xy", scale_units="xy", scale=1, color=okabe_ito["vermillion"], width=0.008)
+    ax.plot(*x.T, "o", color="black")
+    ax.set(xlim=(-1.7, 1.7), ylim=(-1.7, 1.7), aspect="equal")
+    return ax
+
+
+def plot_bars(
+    found:Barcode, # what to draw
+    ax,            # matplotlib axes
+):                 # the axes
+    "Bars, longest first; the selected ones in blue."
+    order = found.bars.argsort(descending=True)
+    colors = [okabe_ito["blue"] if k in found.features else "0.7" for k in order.tolist()]
+    ax.barh(range(len(order)), found.bars[order].tolist(), color=colors)
+    ax.set(xlabel="length of the bar", yticks=[])
+    ax.invert_yaxis()
+    return ax
+
+# %% ../nbs/40_explore.ipynb #c8fae712
+def draw_barcode(
+    selection:str="atienza", # which bars
+    rate:float=0.1,          # step size
+    steps:int=0,             # steps taken
+    **places:float,          # arguments of `clustered_points`
+)->"tuple[Figure, str]":     # figure; a sentence
+    "The figure of the explorer of a barcode."
+    x = climbed(clustered_points(**places), selection, rate, steps)
+    found = barcode(x, selection)
+    count = len(found.features)
+    with style():
+        figure, (left, right) = new_figure(2, (7, 3.2))
+        plot_tree(x, found, rate, left)
+        plot_bars(found, right)
+    most = math.log(count) if count else math.nan
+    return figure, f"{count} of {len(found.bars)} bars selected; persistent entropy H = {max(0., found.entropy):.3f} of at most {most:.3f}."
+
+
+def explore_barcode(): # ipywidgets VBox
+    "Change the points and the selection, and take gradient steps: tree, bars, entropy."
+    return explorer("barcode", draw_barcode)
 
 # %% ../nbs/40_explore.ipynb #e54e07a4
 row_choices = ("as many as take seconds", "all")

@@ -1,4 +1,5 @@
 "The explorers of the site in headless Chromium: the numbers that Python computes, by keyboard and pointer, and no request to any host."
+import json
 import re
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from browser import browser_page, needs_chromium
 from istar_nb import explore as ex
 from istar_nb.measures import outlier_dimensions, spectrum
 from istar_nb.scores import isoscore, isoscore_unbiased
+from istar_nb.topology import select_bars
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]/"tools"))
 import explore as tool
@@ -112,6 +114,48 @@ def test_keys_on_the_number_of_points(page):
     rows = np.array(page.run("[...document.querySelectorAll('#batches tbody tr')].map(r => [...r.querySelectorAll('td')].map(c => c.textContent.replace('−', '-')))"), float)
     truth = numbers(sentence)[0]
     assert rows[:, 1] == pytest.approx(rows[:, 0] - truth, abs=2e-3)
+
+
+# ---- a barcode
+
+clouds = [dict(clusters=c, points=n, spread=s, seed=seed) for c, n, s, seed in [(4, 20, 0.1, 0), (1, 4, 0.5, 3), (2, 25, 0.04, 1), (5, 40, 0.06, 2), (8, 40, 0.3, 9)]]
+
+@pytest.mark.parametrize("places", clouds, ids=lambda p: f"{p['clusters']} clusters")
+@pytest.mark.parametrize("selection", ["atienza", "released", "none"])
+def test_a_barcode_has_the_same_numbers(page, places, selection):
+    x = page.run(f"explore.topology.clusteredPoints({json.dumps(places)})")
+    mine = ex.clustered_points(**places)
+    assert np.array(x) == pytest.approx(mine.numpy(), rel=1e-12, abs=1e-12)
+    theirs, found = page.run(f"explore.topology.barcode({x}, '{selection}')"), ex.barcode(mine, selection)
+    assert sorted(theirs["bars"]) == pytest.approx(sorted(found.bars.tolist()), rel=1e-12)
+    assert {tuple(sorted(e)) for e in theirs["edges"]} == {tuple(sorted(e)) for e in found.edges.tolist()}
+    assert [theirs["bars"][k] for k in theirs["features"]] == pytest.approx(found.bars[found.features].tolist(), rel=1e-12)
+    assert theirs["entropy"] == pytest.approx(found.entropy, abs=1e-12) and np.array(theirs["gradient"]) == pytest.approx(found.gradient.numpy(), abs=1e-12)
+    after = page.run(f"explore.topology.climbed({x}, '{selection}', 0.1, 5)")
+    assert np.array(after) == pytest.approx(ex.climbed(mine, selection, 0.1, 5).numpy(), abs=1e-10)
+
+
+def test_the_selection_agrees_on_random_barcodes(page):
+    rng = np.random.default_rng(0)
+    bars = [sorted(np.exp(rng.normal(0, rng.uniform(0.1, 2), rng.integers(1, 30))).tolist(), reverse=True) for _ in range(300)]
+    for selection in ("atienza", "released"):
+        theirs = page.run(f"{json.dumps(bars)}.map(s => explore.topology.countFeatures(s, '{selection}'))")
+        assert theirs == [len(select_bars(torch.tensor(s, dtype=torch.float64), selection)) for s in bars]
+
+
+def test_gradient_steps_and_a_dragged_point(page):
+    values = ex.defaults_of("barcode")
+    assert reading(page, "barcode") == ex.draw_barcode(**values)[1]
+    for _ in range(3): page.keys("#barcode button", "Enter")
+    page.keys("#barcode-rate", "ArrowRight")
+    assert reading(page, "barcode") == ex.draw_barcode(**values | dict(steps=3, rate=0.12))[1]
+    x, y = page.run("(r => [r.x + r.width/2, r.y + r.height/2])(document.querySelector('#barcode circle.point').getBoundingClientRect())")
+    page.drag((x, y), (x, y - 30))
+    moved = reading(page, "barcode")
+    assert page.run("document.getElementById('barcode-steps').value") == "0" and moved != ex.draw_barcode(**values)[1]
+    page.run("document.querySelector('#barcode details').open = true")
+    page.keys("#barcode-y", "ArrowDown", 20)
+    assert reading(page, "barcode") != moved
 
 
 # ---- the page

@@ -74,8 +74,8 @@ explore.ticks = function ([low, high], most = 5) {
 }
 
 // Axes in an empty svg; `axes.x(value)` and `axes.y(value)` are places on it.
-explore.axes = function (svg, {x, y, xlabel = "", ylabel = "", xticks, yticks, xshow = String, yshow = String}) {
-  const {width, height, left, right, top, bottom} = explore.figure, {svg: make} = explore
+explore.axes = function (svg, {x, y, xlabel = "", ylabel = "", xticks, yticks, xshow = String, yshow = String, size = {}}) {
+  const {width, height, left, right, top, bottom} = {...explore.figure, ...size}, {svg: make} = explore
   const place = {x: v => left + (v - x[0])/(x[1] - x[0])*(width - left - right), y: v => height - bottom - (v - y[0])/(y[1] - y[0])*(height - top - bottom)}
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`)
   svg.replaceChildren()
