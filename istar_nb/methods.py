@@ -21,6 +21,7 @@ class Method:
     head:str="own"                   # of the model: its own, or one linear layer on [CLS]
     options:tuple[str,...]=()        # fields of `RunConfig` that belong to it, beside those of all penalties
     transform:Callable|None=None     # (configuration, d) -> module between [CLS] and the head; None: none
+    begin:Callable|None=None         # (configuration, model, training texts' `HiddenStates`): changes it; None: nothing
 
     @property
     def own(self)->dict[str,float|str|None]:
@@ -61,6 +62,16 @@ def _isobn(c, dim:int):
     from istar_nb.isolayer import make_transform
     return make_transform("isobn", dim=dim, bias_correction=c.bias_correction)
 
+
+def _reparametrise(c, model, batches):
+    import torch
+    from istar_nb.covariance import covariance
+    from istar_nb.reparametrisation import make_map, reparametrise
+    model.dropout.p = 0.    # dropout of mapped coordinates is another noise than dropout of the states
+    if c.target is None: return
+    points = torch.cat([states.points(-1) for states in batches])
+    reparametrise(model, make_map(covariance(points.double()), c.target, c.shape))
+
 # %% ../nbs/22_methods.ipynb #67d1574f
 okabe_ito = dict(black="#000000", orange="#E69F00", sky="#56B4E9", green="#009E73", yellow="#F0E442", blue="#0072B2",
                  vermillion="#D55E00", purple="#CC79A7")
@@ -81,6 +92,8 @@ METHODS = {
     "isolayer": Method("IsoLayer", (okabe_ito["sky"],), head="linear",
                        options=("depth", "keep", "stage_epochs", "stage_loss")),
     "isobn": Method("IsoBN", (okabe_ito["orange"],), head="linear", options=("bias_correction",), transform=_isobn),
+    "reparametrised": Method("same function", (okabe_ito["yellow"],), head="linear", options=("target", "shape"),
+                             begin=_reparametrise),
 }
 
 # %% ../nbs/22_methods.ipynb #2822ccec

@@ -122,7 +122,7 @@ class _Strength(Described):
     lam_start: float = 0.             # epochs before the penalty sets in; fractions are allowed
     lam_ramp: float = 0.              # epochs in which λ then grows from 0 to its value
     placebo: bool = False             # control: on every weight matrix a random gradient as long as the penalty's
-    target: float | None = None       # istar: pull IsoScore* toward this value in (0, 1) instead of up or down
+    target: float | None = None       # istar: IsoScore* in (0, 1) to be pulled to; reparametrised: to begin with
 
 # %% ../nbs/23_runs.ipynb #f3498b08
 @dataclass(frozen=True)
@@ -148,6 +148,7 @@ class _Modules(_Penalty):
     keep: Literal["score", "isoscore"] = "score"  # isolayer: keep the best score, or most isotropic not worse
     stage_epochs: int = 200           # isolayer: passes over the frozen features, at most
     stage_loss: Literal["joint", "task"] = "joint"  # isolayer: the paper's loss, or the task's alone as a control
+    shape: Literal["spectrum", "outlier"] = "spectrum"  # reparametrised: of all eigenvalues, or one coordinate's
     bias_correction: bool = True      # isobn: correct the running averages for starting at zero; released code does not
     head: Literal["own", "linear"] | None = None  # the model's, or one linear layer on [CLS]; None: the method's
 
@@ -181,7 +182,7 @@ class RunConfig(_Modules):
     def complete(self)->"RunConfig":
         "The same run with the method's own values in place of None."
         own = {name: value for name, value in METHODS[self.method].own.items() if getattr(self, name) is None}
-        if self.target is not None and self.lam is None: own["lam"] = 1.
+        if self.target is not None and self.lam is None and self.method in penalties: own["lam"] = 1.
         if self.relative is not None: own.pop("lam", None)
         if self.method == "none": own |= {name: defaults[name] for name in owners} | dict(lam=0., tokens="real")
         return replace(self, **own)

@@ -46,7 +46,7 @@ from .isolayer import ClsModel, cls_features, split_indices, train_isolayer
 from .scores import TooFew, isoscore, isoscore_from_cov
 from .measures import spectrum, sv_anisotropy
 from .methods import METHODS
-from .regularizers import (HiddenStates, RelativeStrength, all_processes, pooled_isoscore, random_state,
+from .regularizers import (HiddenStates, RelativeStrength, all_processes, evaluating, pooled_isoscore, random_state,
                                    set_random_state)
 from .runs import (RunConfig, RunRecord, absolute, check_origin, check_writable, environment, files_sha256, find_record, folder_beside, local_folder, other_origin,
                            run_lock, save_failed, save_record)
@@ -175,6 +175,7 @@ class Session:
         self.features, self.held_out = (encode(rows, self.task, self.tokenizer, config.max_length) for rows in (self.train_rows, self.validation_rows))
         self.lengths = [len(f["input_ids"]) for f in self.features]
         self.check()
+        if (begin := METHODS[config.method].begin) is not None: begin(self.config, self.model, self.texts())
         self.prepare()
         set_seed(config.seed, device_specific=True)  # different dropout on every process
         self.epoch = self.update_in_epoch = self.updates = 0
@@ -187,6 +188,12 @@ class Session:
         if layers is not None and layers[-1] > deepest: raise ValueError(f"`layers` names layer {layers[-1]}, and there are layers 0 to {deepest}")
         least = min(len(self.held_out), *(len(rows) for group in self.groups(0) for rows in group))
         if least < self.world: raise ValueError(f"task {self.task.name!r} has a batch of {least} rows, and {self.world} processes need at least one each")
+
+    def texts(self, most:int=2000)->Iterator[HiddenStates]:
+        "The states of some training texts before training; the same on every process."
+        with evaluating(self.model), torch.no_grad():
+            for rows in self.batches(self.lengths, self.config.seed, 0)[:math.ceil(most/self.config.batch_size)]:
+                yield forward_with_states(self.model, self.collated(self.features, rows, share=False))[1]
 
     def draw(self, rows:list[dict])->list[dict]:
         "The training rows, or as many as `limit` says, in their order."
@@ -657,7 +664,9 @@ def make_record(session:Session)->RunRecord:
 def open_session(config:RunConfig, root:str|Path, folder:Path, remake:bool=False, save_model:str|Path|None=None, **options)->Session:
     "A session that goes on from its checkpoint, if it has one; what cannot be carried out is an error here."
     session = Session(config, **options)
-    if save_model is not None: check_writable(local_path(save_model), "save_model")
+    if save_model is not None:
+        if METHODS[config.method].begin: raise ValueError(f"`save_model`: no folder of transformers holds a model of method {config.method!r}, whose last states are mapped")
+        check_writable(local_path(save_model), "save_model")
     if (store := local_folder(root)) is not None: check_writable(store, "root")
     if session.accelerator.is_main_process: shutil.rmtree(folder/"writing.tmp", ignore_errors=True)    # of a run that was killed while it wrote
     load_checkpoint(session, folder, remake)

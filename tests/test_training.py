@@ -71,3 +71,16 @@ def test_accumulated_gradient_of_other_losses(task, data_dir, tmp_path, monkeypa
     few_validation_rows(monkeypatch)
     joined, parts = gradients_of(0, write_still_model(tmp_path/"model"), task, data_dir)
     assert (parts - joined).norm() < 1e-5*joined.norm()
+
+
+@pytest.mark.parametrize("target, shape", [(0.05, "spectrum"), (0.8, "spectrum"), (0.05, "outlier")])
+def test_a_reparametrised_model_begins_with_another_isoscore_and_the_same_answers(tmp_path, target, shape):
+    "Before training nothing but the geometry of the last states differs; what is kept of a run says from where it began."
+    base = RunConfig(task="stdlib-docs", model="tiny-bert", method="reparametrised", limit=200, epochs=1)
+    plain, mapped = (train(c, root=tmp_path, progress=False)
+                     for c in (base, replace(base, target=target, shape=shape)))
+    before, after = plain.epochs[0], mapped.epochs[0]
+    assert after["accuracy"] == before["accuracy"]
+    assert abs(after["isoscore_layers"][-1] - target) < 0.02 < abs(before["isoscore_layers"][-1] - target)
+    assert after["isoscore_layers"][:-1] == before["isoscore_layers"][:-1]
+    with pytest.raises(ValueError, match="`save_model`"): train(replace(base, target=0.3), root=tmp_path, save_model=tmp_path/"model", progress=False)
