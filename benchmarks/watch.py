@@ -47,7 +47,7 @@ def main():
     import torch
 
     from istar_nb.encoders import load_encoder
-    from istar_nb.streaming import watch
+    from istar_nb.watching import watch
     from istar_nb.tasks import load_task
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)

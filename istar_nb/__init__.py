@@ -11,11 +11,14 @@ from importlib import import_module
 
 # %% ../nbs/61_api.ipynb #e94f3b10
 _public = {
+    "states": "HiddenStates",
     "scores": "isoscore isoscore_star isoscore_unbiased isoscore_from_cov",
     "measures": "mean_cosine partition_score explained_variance sv_anisotropy effective_rank outlier_dimensions",
     "dimension": "two_nn gride",
-    "streaming": "IsoScoreMetric IsotropyMetrics watch",
-    "regularizers": "HiddenStates Regularizer IStar UnbiasedIStar CosReg VICRegCovariance Uniformity RelativeStrength",
+    "streaming": "IsoScoreMetric IsotropyMetrics",
+    "watching": "watch",
+    "regularizers": "Regularizer IStar UnbiasedIStar",
+    "baselines": "CosReg VICRegCovariance Uniformity RelativeStrength",
     "topology": "h0_bars persistent_entropy select_bars EntropyRegularizer",
     "isolayer": "IsoLayer JointLoss IsoBN",
     "transforms": "Whitening AllButTheTop",

@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from .isolayer import ClsModel
-from .regularizers import HiddenStates
+from .states import HiddenStates
 from .tasks import Task, load_task, local_path
 
 # %% ../nbs/21_encoders.ipynb #5aa06e70

@@ -42,11 +42,11 @@ def _unbiased(c, kind:str):
 
 # %% ../nbs/22_methods.ipynb #8b68f496
 def _simple(name:str, *options:str)->Callable:
-    "A factory of the regularizer with this name, which takes some of the run's options in their order."
+    "A factory of the baseline with this name, which takes some of the run's options in their order."
     def make(c, kind:str):
-        from istar_nb import regularizers
+        from istar_nb import baselines
         given = [getattr(c, option) for option in options]
-        return getattr(regularizers, name)(*given, layers=c.layers, scope=c.scope, tokens=c.tokens)
+        return getattr(baselines, name)(*given, layers=c.layers, scope=c.scope, tokens=c.tokens)
     return make
 
 # %% ../nbs/22_methods.ipynb #f8244dbd

@@ -26,7 +26,8 @@ from .covariance import as_points
 from .dimension import two_nn
 from .encoders import hidden_states
 from .figures import literal, method_color, png_bytes, run_label, signed, strength_of
-from .regularizers import HiddenStates, evaluating
+from .states import HiddenStates
+from .modes import evaluating
 from .runs import finite
 from .streaming import IsotropyMetrics, points_of
 from .tasks import local_path

@@ -20,7 +20,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .covariance import check_covariance, covariance, optimal_zeta
+from .covariance import check_covariance, covariance
+from .unbiased import optimal_zeta
 from .scores import isoscore, isoscore_from_cov, isoscore_unbiased
 
 # %% ../nbs/07_stability.ipynb #a00d8898
@@ -235,8 +236,6 @@ REAL = dict(
     tokens=StabilityConfig("tokens", MINILM, d=384, population=0, reference=20_000, sizes=size_steps(4096, 60_000), zetas=(0., 0.2, 0.5, 0.8, 1.)),
     sentences=StabilityConfig("sentences", MINILM, d=384, population=0, reference=20_000, unit="sentences", sizes=size_steps(1024, 10_000, start=8), zetas=(0., 0.2, 0.5, 0.8, 1.)))
 
-
-
 # %% ../nbs/07_stability.ipynb #47ba1eeb
 @dataclass(frozen=True)
 class CoverageConfig:
@@ -274,8 +273,6 @@ def sample_rows(
     sentence, position = (torch.arange(longest) < lengths[:, None]).nonzero(as_tuple=True)
     return tokens[position, sentence], sentence
 
-
-
 # %% ../nbs/07_stability.ipynb #39933871
 def judge(
     values:Sequence[tuple[float, float]], # (score, standard error) of every batch
@@ -307,8 +304,6 @@ def run_rows(
             scores[name].append([v.item() for v in isoscore_unbiased(x, ids, return_se=True)[:2]])
     return {"plug-in": round_to(plug_in)} | {name: judge(values, truth) for name, values in scores.items() if values}
 
-
-
 # %% ../nbs/07_stability.ipynb #dac6b4c2
 def run_coverage(
     config:CoverageConfig,      # the experiment
@@ -319,8 +314,6 @@ def run_coverage(
     cells = {f"{kind}/{n}": partial(run_rows, config, kind, n) for kind in config.rows
              for n in (config.sentences if kind == "clustered" else config.sizes)}
     return store_cells(config, root, cells, lambda: dict(truth=isoscore_from_cov(spectrum(config.cloud, config.d).diag()).item()), environment)
-
-
 
 # %% ../nbs/07_stability.ipynb #aa180f44
 COVERAGE = {name: CoverageConfig(name, f"power {exponent}") for name, exponent in [("coverage-half", 0.5), ("coverage-one", 1.0)]}

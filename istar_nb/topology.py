@@ -7,7 +7,7 @@ __all__ = ['few', 'SELECTIONS', 'label_faults', 'prim', 'exact_lengths', 'half_s
            'boruvka', 'largest_entry', 'check_finite', 'power_of_two', 'divided', 'rooted_forest', 'rooted_tree',
            'spanning_forest', 'measured', 'EdgeLengths', 'edge_lengths', 'h0_bars', 'check_bars', 'persistent_entropy',
            'entropy_of', 'totals', 'most_features', 'count_features', 'features_of', 'select_bars', 'class_features',
-           'label_fault', 'all_rows', 'global_batch', 'PreparedPenalty', 'EntropyRegularizer']
+           'label_fault', 'global_batch', 'PreparedPenalty', 'EntropyRegularizer']
 
 # %% ../nbs/12_topology.ipynb #b690d056
 import math
@@ -20,7 +20,9 @@ from torch import Tensor
 
 from .covariance import as_points, from_numpy, working_dtype
 from .dimension import product_error
-from .regularizers import HiddenStates, Regularizer, all_processes
+from .processes import check_scope, each_process, gathered, process_rank
+from .regularizers import Regularizer
+from .states import HiddenStates
 
 # %% ../nbs/12_topology.ipynb #8bc85829
 def prim(
@@ -367,19 +369,6 @@ def label_fault(labels:Tensor|None, n:int)->int: # index into `label_faults`
     return 0 if len(labels) == n else 3
 
 
-def all_rows(
-    x:Tensor,                      # (n, …) of this process, without gradient
-    counts:list[int],              # rows on every process
-    group:"dist.ProcessGroup",     # the processes
-)->list[Tensor]:                   # (counts[r], …) of every process
-    "The rows of all processes, though they have different numbers."
-    padded = x.new_zeros(max(counts), *x.shape[1:])
-    padded[:len(x)] = x
-    parts = [torch.empty_like(padded) for _ in counts]
-    dist.all_gather(parts, padded, group=group)
-    return [part[:count] for part, count in zip(parts, counts)]
-
-
 def global_batch(
     x:Tensor,                           # (n, d) points of this process, n ≥ 0
     labels:Tensor|None,                 # (n,) integers
@@ -390,14 +379,13 @@ def global_batch(
     fault = label_fault(labels, len(x)) if by_class else 0
     x = x.to(working_dtype(x))
     if group is not None:
-        mine, rank = torch.tensor([len(x), fault], device=x.device), dist.get_rank(group)
-        header = torch.stack(all_rows(mine, [2]*dist.get_world_size(group), group)).tolist()
+        header = each_process(torch.tensor([len(x), fault], device=x.device), group).tolist()
         counts, fault = [n for n, _ in header], max(code for _, code in header)
     if fault: raise ValueError(label_faults[fault])
     if group is None or max(counts) == 0: return x, labels if by_class else None
-    parts = all_rows(x.detach(), counts, group)
-    parts[rank] = x.detach() + len(parts)*(x - x.detach())
-    return torch.cat(parts), torch.cat(all_rows(labels.to(x.device).long(), counts, group)) if by_class else None
+    parts = gathered(x, counts, group)
+    parts[process_rank(group)] = x.detach() + len(parts)*(x - x.detach())
+    return torch.cat(parts), torch.cat(gathered(labels.to(x.device).long(), counts, group)) if by_class else None
 
 # %% ../nbs/12_topology.ipynb #2313dd5b
 class PreparedPenalty(torch.autograd.Function):
@@ -425,8 +413,7 @@ class EntropyRegularizer(Regularizer):
     ):
         super().__init__()
         if selection not in SELECTIONS: raise ValueError(f"`selection` must be one of {SELECTIONS}, not {selection!r}")
-        if scope not in ("global", "local"): raise ValueError(f"`scope` must be 'global' or 'local', not {scope!r}")
-        self.selection, self.by_class, self.normalize, self.layer, self.scope = selection, by_class, normalize, layer, scope
+        self.selection, self.by_class, self.normalize, self.layer, self.scope = selection, by_class, normalize, layer, check_scope(scope)
         self.waiting, self.differences, self.graphs, self.value = [], [], [], None
 
     def penalty(self,
@@ -434,7 +421,7 @@ class EntropyRegularizer(Regularizer):
         labels:Tensor|None,  # (n,) integers
     )->Tensor:               # () ≤ 0, of all processes
         "Minus the sum of the classes' entropies."
-        x, labels = global_batch(x, labels, all_processes() if self.scope == "global" else None, self.by_class)
+        x, labels = global_batch(x, labels, self.group, self.by_class)
         features = class_features(x, labels, self.selection)
         return -torch.stack([entropy_of(bars, len(bars) if self.normalize else 1) for bars in features]).sum()
 

@@ -46,8 +46,11 @@ from .isolayer import ClsModel, cls_features, split_indices, train_isolayer
 from .scores import TooFew, isoscore, isoscore_from_cov
 from .measures import spectrum, sv_anisotropy
 from .methods import METHODS
-from .regularizers import (HiddenStates, RelativeStrength, all_processes, evaluating, pooled_isoscore, random_state,
-                                   set_random_state)
+from .states import HiddenStates
+from .baselines import RelativeStrength
+from .processes import all_processes
+from .modes import evaluating, random_state, set_random_state
+from .regularizers import pooled_isoscore
 from .runs import (RunConfig, RunRecord, absolute, check_origin, check_writable, environment, files_sha256, find_record, folder_beside, local_folder, other_origin,
                            run_lock, save_failed, save_record)
 from .tasks import TASKS, Collator, Task, encode, load_task, local_path, span_answers, task_metrics

@@ -4,7 +4,8 @@ import torch
 import torch.distributed as dist
 
 from istar_nb.covariance import Moments, covariance
-from istar_nb.regularizers import HiddenStates, IStar, pooled_isoscore
+from istar_nb.states import HiddenStates
+from istar_nb.regularizers import IStar, pooled_isoscore
 from istar_nb.runs import RunConfig, find_record
 from istar_nb.training import train
 from two_processes import on_two

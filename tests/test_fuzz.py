@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 from scipy.sparse.csgraph import minimum_spanning_tree
 
-from istar_nb.covariance import token_mask
+from istar_nb.states import HiddenStates, token_mask
 from istar_nb.scores import isoscore, isoscore_eig, isoscore_star, isoscore_unbiased
 from istar_nb.measures import effective_rank, mean_cosine, sv_anisotropy
-from istar_nb.regularizers import CosReg, HiddenStates, IStar, UnbiasedIStar, pooled_isoscore
-from istar_nb.grids import load_records
+from istar_nb.baselines import CosReg
+from istar_nb.regularizers import IStar, UnbiasedIStar, pooled_isoscore
+from istar_nb.grids import grid, load_records
 from istar_nb.runs import RunConfig, RunRecord, record_path
-from istar_nb.grids import grid
 from istar_nb.topology import h0_bars, persistent_entropy, select_bars
 
 named = (ValueError, TypeError)

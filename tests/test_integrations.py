@@ -11,9 +11,12 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 from two_processes import on_two
 
 from istar_nb.encoders import load_encoder
-from istar_nb.integrations import (IsotropyLoss, IsotropyTrainerMixin, ReferenceCallback, collect_reference, evaluating, joined, model_states,
-                                   same_random_state)
-from istar_nb.regularizers import CosReg, HiddenStates, IStar, Regularizer, RelativeStrength
+from istar_nb.integrations import (IsotropyLoss, IsotropyTrainerMixin, ReferenceCallback, collect_reference, joined,
+                                   model_states)
+from istar_nb.modes import evaluating, same_random_state
+from istar_nb.baselines import CosReg, RelativeStrength
+from istar_nb.states import HiddenStates
+from istar_nb.regularizers import IStar, Regularizer
 from istar_nb.tasks import Collator, encode, load_task
 from istar_nb.topology import EntropyRegularizer
 

@@ -6,9 +6,12 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from istar_nb.covariance import covariance, optimal_zeta
+from istar_nb.covariance import covariance
+from istar_nb.unbiased import optimal_zeta
 from istar_nb.scores import isoscore, isoscore_star, isoscore_unbiased
-from istar_nb.regularizers import CosReg, HiddenStates, IStar, RelativeStrength, Uniformity, UnbiasedIStar, VICRegCovariance
+from istar_nb.baselines import CosReg, RelativeStrength, Uniformity, VICRegCovariance
+from istar_nb.states import HiddenStates
+from istar_nb.regularizers import IStar, UnbiasedIStar
 from simulated import Accelerator
 from two_processes import on_two
 

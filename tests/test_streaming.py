@@ -18,7 +18,8 @@ from istar_nb.encoders import load_encoder
 from istar_nb.scores import isoscore, isoscore_unbiased
 from istar_nb.measures import effective_rank, explained_variance, mean_activation, mean_cosine, outlier_dimensions, sv_anisotropy
 from istar_nb.reports import text_batches
-from istar_nb.streaming import IsoScoreMetric, IsotropyMetrics, add_sums_, merged, repeated_blocks, sums_of, watch
+from istar_nb.streaming import IsoScoreMetric, IsotropyMetrics, add_sums_, merged, sums_of
+from istar_nb.watching import repeated_blocks, watch
 from istar_nb.tasks import load_task
 from simulated import Accelerator
 from two_processes import on_two

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from istar_nb.dimension import gride, neighbor_distances, two_nn
-from istar_nb.regularizers import HiddenStates
+from istar_nb.states import HiddenStates
 from istar_nb.topology import EntropyRegularizer, boruvka, h0_bars, persistent_entropy, prim, select_bars, spanning_forest
 from simulated import Accelerator
 from two_processes import on_two
