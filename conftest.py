@@ -4,6 +4,7 @@ Cells with a flag of settings.ini's `tst_flags` are left out, as by `nbdev_test`
 line numbers of the module it is exported to, so that a traceback leads there and coverage counts it.
 """
 import ast
+import gc
 import logging
 import os
 import random
@@ -42,6 +43,19 @@ def pytest_collection_modifyitems(config, items):
     if seed is None: files.sort(key=lambda path: LONGEST.index(path.stem) if path.stem in LONGEST else len(LONGEST))
     else: random.Random(seed).shuffle(files)
     items.sort(key=lambda item: files.index(item.path))
+
+
+def settle():
+    "Spare the garbage collector what stays: looking through all imports costs a quarter of a second, and training loops ask for it often."
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_collection_finish(session): settle()
+
+
+def pytest_runtest_teardown(item, nextitem):
+    if nextitem is None or nextitem.path != item.path: settle()
 
 
 class ModuleLines(CachingCompiler):

@@ -8,7 +8,7 @@ from istar_nb.states import HiddenStates
 from istar_nb.regularizers import IStar, pooled_isoscore
 from istar_nb.runs import RunConfig, find_record
 from istar_nb.training import train
-from two_processes import on_two
+from processes import on_two
 
 rows, dims = 50, 24
 

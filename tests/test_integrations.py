@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
-from two_processes import on_two
+from processes import on_two
 
 from istar_nb.encoders import load_encoder
 from istar_nb.integrations import (IsotropyLoss, IsotropyTrainerMixin, ReferenceCallback, collect_reference, joined,

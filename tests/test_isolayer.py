@@ -4,8 +4,6 @@ import json
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch.nn.parallel import DistributedDataParallel
 
@@ -13,6 +11,7 @@ from istar_nb.encoders import forward_with_states, load_encoder
 from istar_nb.isolayer import ClsModel, Features, IsoBN, IsoLayer, JointLoss, cls_features, make_transform, split_indices, train_isolayer
 from istar_nb.tasks import Collator, encode, load_task
 from istar_nb.transforms import AllButTheTop, NormMoments, Whitening
+from processes import on_two
 from simulated import Accelerator
 
 families = ("bert", "albert", "distilbert", "roberta", "gpt2")
@@ -141,20 +140,6 @@ rows, dims = 50, 12
 def cloud(): return torch.randn(rows, dims, generator=torch.Generator().manual_seed(1))*torch.linspace(3, 0.3, dims) + 10
 
 
-def work(rank, job, folder):
-    "What one of two processes does; they meet at a file, so that no port can be taken."
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    torch.save(job(rank), f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
-
-
-def on_two(job, folder):
-    "The results of `job(rank)` on both of two processes."
-    mp.spawn(work, (job, str(folder)), nprocs=2)
-    return [torch.load(f"{folder}/{rank}.pt") for rank in range(2)]
-
-
 def normalized_on_two(rank):
     "IsoBN under data-parallel training, on unequal shares: its state after three batches, and one share's gradient."
     torch.manual_seed(0)
@@ -168,7 +153,7 @@ def normalized_on_two(rank):
 
 
 def test_two_processes_normalize_as_one(tmp_path):
-    results = on_two(normalized_on_two, tmp_path)
+    results = on_two(normalized_on_two, folder=tmp_path)
     torch.manual_seed(0)
     linear, one, joint = torch.nn.Linear(dims, dims), IsoBN(dims), JointLoss()
     for _ in range(3): one(linear(cloud()))
@@ -190,7 +175,7 @@ def norm_moments_on_two(rank):
 
 def test_fourth_powers_travel_between_processes(tmp_path):
     one = NormMoments().update(cloud().double()**2)
-    for result in on_two(norm_moments_on_two, tmp_path):
+    for result in on_two(norm_moments_on_two, folder=tmp_path):
         for found in result:
             for a, b in zip(found, (one.count, one.mean, one.scatter, one.cubic, one.quartic), strict=True):
                 torch.testing.assert_close(torch.as_tensor(a), torch.as_tensor(b), rtol=1e-9, atol=1e-6)

@@ -1,10 +1,6 @@
 "Pre-training: killed and resumed, free of validation text, and good enough for a fine-tuning to start from."
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import asdict, replace
 
@@ -14,6 +10,7 @@ import torch
 from istar_nb.pretraining import PretrainConfig, PretrainRecord, gather_texts, generator_of, load_pretrained, mask_tokens, pretrain
 from istar_nb.runs import RunConfig, find_record
 from istar_nb.tasks import load_task
+from processes import Process
 
 config = PretrainConfig(texts="stdlib-docs", hold_out=0.05, vocabulary=600, length=32, depth=1, width=32, heads=2, steps=60, batch_size=16, lr=5e-3, evaluate_every=20, lam=0.5)
 
@@ -21,34 +18,26 @@ config = PretrainConfig(texts="stdlib-docs", hold_out=0.05, vocabulary=600, leng
 def run(config, folder, **kwargs): return pretrain(config, folder, models=folder, checkpoints=folder/"checkpoints", progress=False, **kwargs)
 
 
-def start(folder):
-    "The same run in a process of its own."
-    code = ("import sys, json; from pathlib import Path; from istar_nb.pretraining import PretrainConfig, pretrain; folder = Path(sys.argv[1]); "
-            "pretrain(PretrainConfig.from_dict(json.loads(sys.argv[2])), folder, models=folder, checkpoints=folder/'checkpoints', checkpoint_every=2, progress=False)")
-
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "1", "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.Popen([sys.executable, "-c", code, str(folder), json.dumps(asdict(config))], env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+def run_often_saved(folder): run(config, folder, checkpoint_every=2)
 
 
 def wait_for_update(folder, update, process, seconds=180):
     "Wait until a checkpoint at or after `update` exists."
     end = time.monotonic() + seconds
-    while time.monotonic() < end and process.poll() is None:
+    while time.monotonic() < end and process.code is None:
         seen = [int(p.name.split("-")[1]) for p in folder.glob("*/checkpoint-*")]
         if seen and max(seen) >= update: return
-        time.sleep(0.002)
-    pytest.fail(f"no checkpoint at update {update}; the process ended with {process.poll()}")
+        time.sleep(0.01)
+    pytest.fail(f"no checkpoint at update {update}; the process ended with {process.code}:\n{process.said}")
 
 
 def test_killed_in_the_middle(tmp_path):
-    process = start(tmp_path/"killed")
+    process = Process(run_often_saved, tmp_path/"killed", folder=tmp_path)
     wait_for_update(tmp_path/"killed"/"checkpoints", 26, process)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    process.kill()
     assert find_record(tmp_path/"killed", config.id, PretrainRecord) is None
     for name in ("killed", "whole"):
-        out, _ = start(tmp_path/name).communicate(timeout=300)
+        out = Process(run_often_saved, tmp_path/name, folder=tmp_path).wait()
         assert find_record(tmp_path/name, config.id, PretrainRecord) is not None, out
     killed, whole = (find_record(tmp_path/name, config.id, PretrainRecord) for name in ("killed", "whole"))
     assert killed.same == whole.same and [e["update"] for e in killed.evaluations] == [0, 20, 40, 60]
@@ -101,7 +90,7 @@ def test_texts_are_free_of_validation_text(data_dir):
 def test_fine_tuning_starts_from_it(istar, tmp_path):
     record = run(replace(config, steps=4, evaluate_every=4), tmp_path/"runs")
     name = f"scratch:{record.id}"
-    out, _ = istar("train", "--model", name, "--limit", "64", "--epochs", "1", "--no-progress", ISTAR_MODELS=tmp_path/"runs").communicate(timeout=300)
+    out = istar("train", "--model", name, "--limit", "64", "--epochs", "1", "--no-progress", ISTAR_MODELS=tmp_path/"runs").wait()
     made = find_record(tmp_path/"runs", RunConfig(model=name, limit=64, epochs=1).id)
     assert made is not None and made.status == "done", out
     assert len(made.epochs[-1]["isoscore_layers"]) == config.depth + 1
@@ -112,7 +101,7 @@ def test_a_grid_of_them(istar, tmp_path):
     (tmp_path/"grid.yaml").write_text(json.dumps(dict(base=base, seeds=[0, 1], runs=[dict(lam=[0, 0.1])])))
     words = ["pretrain", "grid.yaml", "--root", "store", "--models", "models", "--no-progress"]
     for dry in ([], ["--dry-run"]):
-        out, _ = istar(*words, *dry).communicate(timeout=300)
+        out = istar(*words, *dry).wait()
         assert out.count("scratch:") == out.count(" yes ") == 4, out
     table = load_pretrained(tmp_path/"store")
     assert sorted(zip(table.lam, table.seed)) == [(0, 0), (0, 1), (0.1, 0), (0.1, 1)] and {p.name for p in (tmp_path/"models").iterdir()} == set(table.id)

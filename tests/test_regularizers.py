@@ -13,7 +13,7 @@ from istar_nb.baselines import CosReg, RelativeStrength, Uniformity, VICRegCovar
 from istar_nb.states import HiddenStates
 from istar_nb.regularizers import IStar, UnbiasedIStar
 from simulated import Accelerator
-from two_processes import on_two
+from processes import on_two
 
 sentences, length, dims = 50, 6, 24
 splits = (25, 40, 45, 50)

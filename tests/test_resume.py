@@ -1,73 +1,86 @@
 "A run that is killed and started again ends bit-equal to one that was not."
+import os
 import resource
-import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
-import psutil
 import pytest
 
 import istar_nb.training as training
 from istar_nb.runs import RunConfig, find_record, iterate_records
 from istar_nb.training import train
+from processes import ALONE, on_two, places_of_two
 from toy_task import write_model, write_task
-from two_processes import on_two
 
-config = RunConfig(model="tiny-bert", method="istar", lam=-0.5, limit=960, epochs=2, lr=1e-3, reference_points=5000)
-words = ["train", "--model", "tiny-bert", "--method", "istar", "--lam", "-0.5", "--limit", "960", "--epochs", "2", "--lr", "1e-3",
-         "--reference-points", "5000", "--checkpoint-every", "2", "--no-progress"]
+toy = dict(task="sst2", limit=96, batch_size=16, epochs=2, lr=1e-3, max_length=16)
+updates_an_epoch = 30
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    "The configuration of a run with a small model, a small task, and the command that makes it."
+    folder = tmp_path_factory.mktemp("made")
+    config = RunConfig(model=str(write_model(folder/"model")), **toy | dict(limit=16*updates_an_epoch), method="istar", lam=-0.5, reference_points=5000)
+    data = write_task(folder/"data")
+    words = ["train", "--model", config.model, "--task", "sst2", "--limit", config.limit, "--batch-size", "16", "--epochs", "2", "--lr", "1e-3", "--max-length", "16",
+             "--method", "istar", "--lam", "-0.5", "--reference-points", "5000", "--data-dir", data, "--checkpoint-every", "2", "--no-progress"]
+    return config, data, words
 
 
 def wait_for_update(folder, update, process, seconds=180):
     "Wait until a checkpoint at or after `update` exists; the newest update seen."
     end = time.monotonic() + seconds
-    while time.monotonic() < end and process.poll() is None:
+    while time.monotonic() < end and process.code is None:
         seen = [int(p.name.split("-")[1]) for p in folder.glob("*/checkpoint-*")]
         if seen and max(seen) >= update: return max(seen)
-        time.sleep(0.002)
-    pytest.fail(f"no checkpoint at update {update}; the process ended with {process.poll()}:\n{process.stdout.read() if process.poll() is not None else ''}")
+        time.sleep(0.01)
+    pytest.fail(f"no checkpoint at update {update}; the process ended with {process.code}:\n{process.said}")
 
 
-def kill(process):
-    "SIGKILL for a process and all that it has started, which may be in sessions of their own."
-    for one in [*psutil.Process(process.pid).children(recursive=True), process]: one.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+def torchrun(*words, folder):
+    "`istar` on two processes, as people start it."
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "--no-python", Path(sys.executable).parent/"istar"]
+    return subprocess.run([*launcher, *map(str, words)], cwd=folder, env=os.environ | ALONE, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600).stdout
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_killed_twice_in_the_middle_of_an_epoch(istar, tmp_path, processes):
-    updates_an_epoch = 30
-    for update in (6, 36):
-        process = istar(*words, processes=processes)
-        seen = wait_for_update(tmp_path/"runs"/"checkpoints", update, process)
-        kill(process)
+def test_killed_twice_in_the_middle_of_an_epoch(istar, made, tmp_path, processes):
+    config, _, words = made
+    def start(*more): return [istar(*words, *more, **place) for place in (places_of_two() if processes == 2 else [{}])]
+    for update in (6, updates_an_epoch + 6):
+        ranks = start()
+        seen = wait_for_update(tmp_path/"runs"/"checkpoints", update, ranks[0])
+        for rank in ranks: rank.kill()
         assert seen % updates_an_epoch, "the kill was meant for the middle of an epoch"
         assert find_record(tmp_path/"runs", config.id) is None
-    out, _ = istar(*words, processes=processes).communicate(timeout=300)
+    out = [rank.wait() for rank in start()]
     resumed = find_record(tmp_path/"runs", config.id)
     assert resumed is not None, out
-    whole, _ = istar(*words, "--root", "whole", processes=processes).communicate(timeout=300)
+    whole = torchrun(*words, "--root", "whole", folder=tmp_path) if processes == 2 else istar(*words, "--root", "whole").wait()
     assert resumed.same == find_record(tmp_path/"whole", config.id).same, whole
     assert resumed.environment["processes"] == processes
     assert not list((tmp_path/"runs"/"checkpoints").iterdir()), "checkpoints of a finished run are removed"
     assert len(list(iterate_records(tmp_path/"runs"))) == 1
 
 
-def test_checkpoint_of_another_number_of_processes_is_refused(istar, tmp_path):
+def test_checkpoint_of_another_number_of_processes_is_refused(istar, made, tmp_path):
+    words = made[-1]
     process = istar(*words)
     wait_for_update(tmp_path/"runs"/"checkpoints", 2, process)
-    kill(process)
-    out, _ = istar(*words, processes=2).communicate(timeout=300)
-    assert "another world" in out
+    process.kill()
+    assert "another world" in "".join([rank.wait() for rank in [istar(*words, **place) for place in places_of_two()]])
 
 
-def test_half_written_checkpoint_does_not_count(tmp_path):
+def test_half_written_checkpoint_does_not_count(made, tmp_path):
+    config, data, _ = made
     small = replace(config, limit=64, epochs=1)
     folder = tmp_path/"checkpoints"/small.id/"writing.tmp"
     folder.mkdir(parents=True)
     (folder/"session.json").write_text("{")
-    assert train(small, tmp_path, progress=False).status == "done" and not list((tmp_path/"checkpoints").iterdir())
+    assert train(small, tmp_path, data, progress=False).status == "done" and not list((tmp_path/"checkpoints").iterdir())
 
 
 class Unplugged(Exception): "The power went out."
@@ -88,7 +101,6 @@ def unplugged_after(updates, config, root, data):
 def go_on(config, root, data): return train(config, root, data, checkpoint_every=2, progress=False)
 
 
-toy = dict(task="sst2", limit=96, batch_size=16, epochs=2, lr=1e-3, max_length=16)
 local = dict(method="istar", scope="local", reference_points=500)
 kinds = [dict(**local, lam=1, refresh="start"), dict(**local, lam=1, refresh="average"), dict(**local, relative=0.5, per_layer=True, refresh_every=3, accumulate=2),
          dict(method="istar", relative=0.5, refresh="average", max_points=40), dict(method="entropy", accumulate=2), dict(method="isobn"),

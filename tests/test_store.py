@@ -1,5 +1,4 @@
 "One store, many writers: eight processes at once, on disk and on an S3 server of this machine (where s3fs and moto are installed)."
-import multiprocessing
 import warnings
 from dataclasses import asdict, replace
 from uuid import uuid4
@@ -8,6 +7,7 @@ import pytest
 
 from istar_nb.grids import load_records
 from istar_nb.runs import RunConfig, RunRecord, find_record, iterate_records, open_root, save_record
+from processes import FORKED, Process
 
 writers, own, shared = 8, 15, 10
 
@@ -34,18 +34,16 @@ def check_whole(record):
 
 def written_by_eight(root):
     "Let eight processes write while this one reads; how many records it read meanwhile."
-    context, seen = multiprocessing.get_context("spawn"), 0
-    barrier = context.Barrier(writers)
-    processes = [context.Process(target=write, args=(root, w, barrier)) for w in range(writers)]
-    for p in processes: p.start()
+    barrier, seen = FORKED.Barrier(writers), 0
+    processes = [Process(write, root, w, barrier) for w in range(writers)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")                # a torn record would be skipped with a warning
-        while any(p.is_alive() for p in processes):
+        while any(p.code is None for p in processes):
             for record in iterate_records(root):
                 check_whole(record)
                 seen += 1
         records = {r.id: r for r in iterate_records(root)}
-    assert [p.exitcode for p in processes] == [0]*writers
+    assert [p.code for p in processes] == [0]*writers, [p.said for p in processes]
     for record in records.values(): check_whole(record)
     assert set(records) == {RunConfig(seed=1000*(w+1) + i).id for w in range(writers) for i in range(own)} | {RunConfig(seed=i).id for i in range(shared)}
     fs, folder = open_root(root)
@@ -84,9 +82,9 @@ def test_a_sweep_on_s3(bucket, tmp_path):
     assert [r.status for r in first] == ["done"]*2 and sweep(spec, root=bucket, progress=False, checkpoints=tmp_path) == first
     assert load_records(bucket).method.tolist() == [r.config["method"] for r in sorted(first, key=lambda r: r.id)]
     other = replace(first[0], seconds=1.)
-    process = multiprocessing.get_context("spawn").Process(target=save_record, args=(record_of(5, 0), bucket))   # another machine
-    process.start()
-    process.join()
-    assert process.exitcode == 0 and find_record(bucket, RunConfig(seed=5).id) is not None and len(load_records(bucket)) == 3
+    process = Process(save_record, record_of(5, 0), bucket)   # another machine
+    said = process.wait()
+    assert process.code == 0, said
+    assert find_record(bucket, RunConfig(seed=5).id) is not None and len(load_records(bucket)) == 3
     save_record(other, bucket)
     assert find_record(bucket, other.id).seconds == 1.

@@ -22,7 +22,7 @@ from istar_nb.streaming import IsoScoreMetric, IsotropyMetrics, add_sums_, merge
 from istar_nb.watching import repeated_blocks, watch
 from istar_nb.tasks import load_task
 from simulated import Accelerator
-from two_processes import on_two
+from processes import on_two
 
 
 def close(values, wanted, tolerance=1e-6, without=()):

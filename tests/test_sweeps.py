@@ -3,8 +3,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -12,11 +10,12 @@ import time
 import psutil
 import pytest
 
-from istar_nb import executors
+from istar_nb import executors, training
+from istar_nb.grids import grid, plan
 from istar_nb.runs import find_record, iterate_records
 from istar_nb.selection import load_selections, select, selection_table
-from istar_nb.grids import grid, plan
 from istar_nb.sweeps import sweep
+from processes import Process
 from toy_task import write_model, write_task
 
 folder = tempfile.TemporaryDirectory()
@@ -144,33 +143,25 @@ def test_a_worker_that_cannot_start_ends_the_sweep(tmp_path, monkeypatch):
     assert not (tmp_path/"runs").exists(), "no run is to blame"
 
 
-driver = """
-import json, sys
-import signal
-import istar_nb.training as training
-from istar_nb.sweeps import sweep
-signal.signal(signal.SIGINT, signal.default_int_handler)    # what a shell starts in the background has it ignored
-plain = training.run_epochs
-def noted(session, *args):
-    with open("made.txt", "a") as f: f.write(session.config.id + "\\n")
-    return plain(session, *args)
-training.run_epochs = noted
-spec, executor = json.loads(sys.argv[1]), sys.argv[2]
-sweep(spec, executor=executor, root="runs", checkpoints="checkpoints", checkpoint_every=4, workers=2, threads=1)
-"""
+def drive(spec, executor):
+    "A sweep that notes which runs it makes."
+    signal.signal(signal.SIGINT, signal.default_int_handler)    # what a shell starts in the background has it ignored
+    plain = training.run_epochs
+    def noted(session, *args):
+        with open("made.txt", "a", encoding="utf-8") as f: f.write(session.config.id + "\n")
+        return plain(session, *args)
+    training.run_epochs = noted
+    sweep(spec, executor=executor, root="runs", checkpoints="checkpoints", checkpoint_every=4, workers=2, threads=1)
 
-def start(folder, spec, executor):
-    "A sweep in a process of its own."
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.Popen([sys.executable, "-c", driver, json.dumps(spec), executor], cwd=folder, env=env, text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+
+def start(folder, spec, executor): return Process(drive, spec, executor, folder=folder)
 
 
 def wait_for(condition, process, seconds=400):
     "Wait until a condition holds."
     end = time.monotonic() + seconds
     while not condition():
-        if process.poll() is not None or time.monotonic() > end: pytest.fail(f"the sweep ended with {process.poll()}:\n{process.stdout.read() if process.poll() is not None else ''}")
+        if process.code is not None or time.monotonic() > end: pytest.fail(f"the sweep ended with {process.code}:\n{process.said}")
         time.sleep(0.005)
 
 
@@ -181,8 +172,8 @@ def stop(folder, executor, how, made):
     workers = psutil.Process(process.pid).children(recursive=True)
     assert bool(workers) == (executor == "processes")
     os.kill(process.pid, how)
-    out, _ = process.communicate(timeout=120)
-    assert process.returncode and ("KeyboardInterrupt" in out) == (how == signal.SIGINT)
+    out = process.wait(120)
+    assert process.code and ("KeyboardInterrupt" in out) == (how == signal.SIGINT)
     assert not psutil.wait_procs(workers, timeout=60)[1], "workers end with the sweep"
     return {r.id: r for r in iterate_records(folder/"runs")}
 
@@ -192,7 +183,7 @@ def test_sweep_stopped_by_ctrl_c_and_by_a_kill_goes_on(tmp_path, reference, exec
     first = stop(tmp_path, executor, signal.SIGINT, 0)
     before = stop(tmp_path, executor, signal.SIGKILL, len(first)) if executor == "processes" and len(first) < 3 else first
     assert first.items() <= before.items() and all(r.status == "done" for r in before.values()) and len(before) < 4
-    out, _ = start(tmp_path, long, executor).communicate(timeout=600)
+    out = start(tmp_path, long, executor).wait()
     check(tmp_path, long, reference(long))
     assert all(find_record(tmp_path/"runs", run) == record for run, record in before.items()), "what was done is not made again"
     assert f"[{4 - len(before)} of {4 - len(before)}]" in out
@@ -200,8 +191,8 @@ def test_sweep_stopped_by_ctrl_c_and_by_a_kill_goes_on(tmp_path, reference, exec
 
 def test_two_sweeps_at_once_make_every_run_once(tmp_path, reference):
     both = [start(tmp_path, long, "local") for _ in range(2)]
-    outs = [p.communicate(timeout=600)[0] for p in both]
-    assert [p.returncode for p in both] == [0, 0], outs
+    outs = [process.wait() for process in both]
+    assert [process.code for process in both] == [0, 0], outs
     check(tmp_path, long, reference(long))
     made = (tmp_path/"made.txt").read_text().split()
     assert sorted(made) == sorted(c.id for c in grid(long))
@@ -218,8 +209,6 @@ def test_a_file_that_is_no_record_is_reported_and_kept(tmp_path):
 
 def test_out_of_memory_is_a_failed_run_with_advice(tmp_path, monkeypatch):
     import torch
-
-    import istar_nb.training as training
     errors = iter([torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"), MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
     def spent(*args): raise next(errors)
     with monkeypatch.context() as m:

@@ -6,7 +6,7 @@ from istar_nb.dimension import gride, neighbor_distances, two_nn
 from istar_nb.states import HiddenStates
 from istar_nb.topology import EntropyRegularizer, boruvka, h0_bars, persistent_entropy, prim, select_bars, spanning_forest
 from simulated import Accelerator
-from two_processes import on_two
+from processes import on_two
 
 rows, dims = 50, 24
 

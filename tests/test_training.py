@@ -8,7 +8,7 @@ import istar_nb.training as training
 from istar_nb.runs import RunConfig
 from istar_nb.training import Session, add_gradients, train
 from toy_task import write_still_model
-from two_processes import on_two
+from processes import on_two
 
 config = RunConfig(model="tiny-bert", method="istar", lam=-0.2, limit=96, epochs=1, batch_size=16, lr=1e-3, reference_points=4000, max_length=96)
 

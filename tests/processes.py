@@ -1,0 +1,91 @@
+"""Processes of this machine that start at once: forked from one that has imported what takes seconds, and has run nothing.
+
+    command = Process(train, config, folder)    # a process of its own, in a session of its own
+    said = command.wait()                       # what it wrote; `command.code` says how it ended
+    results = on_two(job, folder=folder)        # of two processes joined by gloo
+"""
+import os
+import signal
+import socket
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+FORKED = mp.get_context("forkserver")
+FORKED.set_forkserver_preload(["pytest", "pandas", "scipy.stats", "sklearn.metrics", "tokenizers", "torch._dynamo", "torch.distributed.tensor",
+                               "transformers.modeling_utils", "transformers.models.bert.modeling_bert",
+                               "istar_nb.cli", "istar_nb.training", "istar_nb.pretraining", "istar_nb.sweeps"])
+ALONE = dict(OMP_NUM_THREADS="1", ACCELERATE_USE_CPU="1", CUDA_VISIBLE_DEVICES="")
+
+
+def places_of_two():
+    "For each of two processes the environment that a launcher such as torchrun gives it."
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    return [dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2") for rank in range(2)]
+
+
+def enter(environment):
+    "Take the environment that the server was not started with."
+    os.environ.clear()
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+
+
+def begin(environment, folder, output, job, args):
+    "What a process does: its job, as a program that was started in a folder and writes to a file."
+    enter(environment)
+    os.setsid()
+    os.chdir(folder)
+    with open(output, "ab") as file:
+        for descriptor in (1, 2): os.dup2(file.fileno(), descriptor)
+    job(*args)
+
+
+class Process:
+    "A function in a process of its own; keywords are environment variables."
+    def __init__(self, job, *args, folder=".", **variables):
+        self.output = tempfile.NamedTemporaryFile()
+        environment = os.environ | ALONE | {name: str(value) for name, value in variables.items()}
+        self.process = FORKED.Process(target=begin, args=(environment, str(folder), self.output.name, job, args))
+        self.process.start()
+        self.pid = self.process.pid
+
+    @property
+    def code(self): return self.process.exitcode    # None while it runs, -9 after a SIGKILL
+
+    @property
+    def said(self): return Path(self.output.name).read_text(encoding="utf-8", errors="replace")
+
+    def wait(self, seconds=600):
+        "Wait until it has ended; what it wrote."
+        self.process.join(seconds)
+        assert self.code is not None, f"it has not ended after {seconds} s:\n{self.said}"
+        return self.said
+
+    def kill(self):
+        "SIGKILL for it and all that it has started, which may be in sessions of their own."
+        with suppress(psutil.NoSuchProcess):
+            for one in [*psutil.Process(self.pid).children(recursive=True), psutil.Process(self.pid)]: one.send_signal(signal.SIGKILL)
+        self.wait()
+
+
+def work(rank, places, job, args, folder, connected):
+    "What one of two processes does."
+    enter(places[rank])
+    if connected: dist.init_process_group("gloo", rank=rank, world_size=2)
+    torch.save(job(rank, *args), f"{folder}/{rank}.pt")
+    if dist.is_initialized(): dist.destroy_process_group()
+
+
+def on_two(job, *args, folder, connected=True):
+    "The results of `job(rank, *args)` on both; `connected=False` leaves joining them to the job."
+    places = [os.environ | ALONE | place for place in places_of_two()]
+    mp.start_processes(work, (places, job, args, str(folder), connected), nprocs=2, start_method="forkserver")
+    return [torch.load(f"{folder}/{rank}.pt") for rank in range(2)]
