@@ -7,7 +7,7 @@ __all__ = ['controls', 'presets', 'paper_variances', 'references', 'draws', 'sco
            'defaults_of', 'widget_of', 'explorer', 'preset_row', 'new_figure', 'Spectrum', 'spectrum_numbers',
            'plot_eigenvalues', 'plot_ellipses', 'draw_spectrum', 'explore_spectrum', 'uniforms', 'normals', 'Batches',
            'batch_numbers', 'plot_batches', 'draw_batches', 'explore_batches', 'clustered_points', 'Barcode', 'barcode',
-           'climbed', 'plot_tree', 'plot_bars', 'draw_barcode', 'explore_barcode', 'page_data']
+           'climbed', 'plot_tree', 'plot_bars', 'draw_barcode', 'explore_barcode']
 
 # %% ../nbs/40_explore.ipynb #2e1030de
 import math
@@ -68,7 +68,7 @@ def widget_of(
 
 
 def explorer(
-    name:str,                                         # key of `controls`
+    name:str,                                         # key of `controls` and `presets`
     draw:Callable[..., "tuple[Figure, str]"],         # takes a value of every control; returns a figure and a sentence
     table:Mapping[str, Slider|Choice]|None=None,      # other controls; None for those of `name`
 ):                                                    # ipywidgets VBox
@@ -379,9 +379,3 @@ def explore_barcode(): # ipywidgets VBox
 # %% ../nbs/40_explore.ipynb #e54e07a4
 row_choices = ("as many as take seconds", "all")
 controls["own"] = {"rows": Choice("rows", row_choices[0], row_choices)}
-
-# %% ../nbs/40_explore.ipynb #d08df30f
-def page_data()->dict: # plain JSON values
-    "What the scripts of the site's explorers read."
-    tables = {name: {key: control._asdict() for key, control in table.items()} for name, table in controls.items()}
-    return dict(controls=tables, presets=presets, references=references, draws=draws)

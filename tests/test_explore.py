@@ -10,11 +10,13 @@ import torch
 from browser import browser_page, needs_chromium
 
 from istar_nb import explore as ex
+from istar_nb import run_explorer as rex
 from istar_nb.measures import outlier_dimensions, spectrum
 from istar_nb.scores import isoscore, isoscore_unbiased
 from istar_nb.topology import select_bars
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]/"tools"))
+root = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(root/"tools"))
 import explore as tool
 
 pytestmark = needs_chromium
@@ -156,6 +158,42 @@ def test_gradient_steps_and_a_dragged_point(page):
     page.run("document.querySelector('#barcode details').open = true")
     page.keys("#barcode-y", "ArrowDown", 20)
     assert reading(page, "barcode") != moved
+
+
+# ---- the runs
+
+@pytest.fixture(scope="module")
+def runs(): return rex.compact_runs(root/"results"/"runs")
+
+
+def chosen(page, **choices):
+    for key, value in choices.items():
+        page.run(f"(s => {{ s.value = {json.dumps(value)}; s.dispatchEvent(new Event('input')) }})(document.getElementById('runs-{key}'))")
+    return reading(page, "runs")
+
+
+def test_every_choice_of_runs_has_the_same_table(page, runs):
+    options = rex.run_controls(runs)
+    for data in options["data"].options:
+        for method in options["method"].options:
+            for layer in ("pooled", "embeddings", "3"):
+                for seed in ("all", "1"):
+                    points = rex.run_points(runs, data, method, layer, seed)
+                    call = f"explore.runs.runPoints(explore.data.runs, {json.dumps(dict(data=data, method=method, layer=layer, seed=seed))})"
+                    theirs = page.run(f"explore.runs.runTable({call})")
+                    assert [[x if x is None else pytest.approx(x, abs=1e-12) for x in row] for row in rex.run_table(points)] == theirs
+
+
+def test_choices_among_the_runs(page, runs):
+    values = {key: choice.value for key, choice in rex.run_controls(runs).items()}
+    assert reading(page, "runs") == rex.draw_runs(runs, **values)[1]
+    assert chosen(page, method="cosreg", show="differences") == rex.draw_runs(runs, **values | dict(method="cosreg", show="differences"))[1]
+    rows = rex.run_table(rex.run_points(runs, values["data"], "cosreg"))
+    text = page.run("[...document.querySelectorAll('#runs tbody tr')].map(r => [...r.children].map(c => c.textContent))")
+    assert [(row[0], int(row[1])) for row in text] == [(runs["settings"][row[0]]["label"], row[1]) for row in rows]
+    assert [numbers(row[4])[:1] for row in text] == [[] if row[5] is None else [pytest.approx(row[5], abs=6e-5)] for row in rows]
+    with pytest.raises(ValueError, match="no layer") as error: rex.run_points(runs, "scratch on cola", layer="6")
+    assert chosen(page, data="scratch on cola", method="all", layer="6", show="scores") == str(error.value)
 
 
 # ---- the page

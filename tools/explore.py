@@ -1,7 +1,7 @@
 """Make the site's explorers: `python tools/explore.py FOLDER` writes a page that works alone, from a file, without a network.
 
 The page and its scripts are in docs/explore. This adds what comes from elsewhere: the controls and the runs, from the
-library and the store of records, and the figures of nbs/40_explore.ipynb for readers without scripts.
+library and the store of records, and the figures of the notebooks nbs/4* for readers without scripts.
 """
 import base64
 import json
@@ -14,18 +14,18 @@ sys.path.insert(0, str(root))
 
 def data():
     "What the scripts read, as a script: a page opened as a file may not fetch JSON."
-    from istar_nb.explore import page_data
-    text = json.dumps(page_data(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    from istar_nb.run_explorer import compact_runs, page_data
+    text = json.dumps(page_data(compact_runs(root/"results"/"runs")), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return f"explore.data = {text}\n".encode()
 
 
 def figures():
-    "The notebook's figures as PNG files, named by their `#| page-figure:` directives."
-    nb = json.loads((root/"nbs"/"40_explore.ipynb").read_text(encoding="utf-8"))
-    for cell in nb["cells"]:
-        named = [line.partition(":")[2].strip() for line in cell["source"] if line.startswith("#| page-figure:")]
-        images = [o["data"]["image/png"] for o in cell.get("outputs", []) if "image/png" in o.get("data", {})]
-        for name, image in zip(named, images): yield f"{name}.png", base64.b64decode(image)
+    "The notebooks' figures as PNG files, named by their `#| page-figure:` directives."
+    for path in sorted((root/"nbs").glob("4*.ipynb")):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            named = [line.partition(":")[2].strip() for line in cell["source"] if line.startswith("#| page-figure:")]
+            images = [o["data"]["image/png"] for o in cell.get("outputs", []) if "image/png" in o.get("data", {})]
+            for name, image in zip(named, images): yield f"{name}.png", base64.b64decode(image)
 
 
 def files():

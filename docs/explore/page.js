@@ -87,7 +87,7 @@ explore.axes = function (svg, {x, y, xlabel = "", ylabel = "", xticks, yticks, x
     make("text", {class: "tick", x: left - 6, y: place.y(v) + 4, "text-anchor": "end"}, yshow(v).replace("-", "−")))
   svg.append(make("text", {class: "axis", x: (left + width - right)/2, y: height - 6, "text-anchor": "middle"}, xlabel),
              make("text", {class: "axis", transform: `translate(12 ${(top + height - bottom)/2}) rotate(-90)`, "text-anchor": "middle"}, ylabel))
-  return {...place, inverse: event => {
+  return {...place, left, right: width - right, top, bottom: height - bottom, inverse: event => {
     const box = svg.getBoundingClientRect()
     const px = (event.clientX - box.left)/box.width*width, py = (event.clientY - box.top)/box.height*height
     return [x[0] + (px - left)/(width - left - right)*(x[1] - x[0]), y[0] + (height - bottom - py)/(height - top - bottom)*(y[1] - y[0])]

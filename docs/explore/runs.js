@@ -1,0 +1,79 @@
+// Explorer of the runs: task score against isotropy of every finished run, and against its plain run of the same seed.
+explore.runs = (function () {
+  const {total} = explore.maths
+
+  // Which of a run's isotropy scores a choice of `layer` names; 0 are the embeddings.
+  const layerNumber = layer => ({pooled: -1, embeddings: 0})[layer] ?? Number(layer)
+
+  // The chosen runs: isotropy and score, and the differences from the plain run of the same seed where there is one.
+  function runPoints(runs, {data, method, layer, seed}) {
+    const k = layerNumber(layer), isotropy = i => k < 0 ? runs.isoscore[i] : runs.layers[i][k], points = []
+    runs.data.forEach((name, i) => {
+      const setting = runs.settings[runs.setting[i]], p = runs.plain[i]
+      if (name !== data || (method !== "all" && ![method, "none"].includes(setting.method)) || (seed !== "all" && runs.seed[i] !== Number(seed))) return
+      if (k >= runs.layers[i].length) throw new Error(`The encoder of ${data} has no layer ${layer}.`)
+      const x = isotropy(i), y = runs.score[i], paired = p >= 0 && p !== i
+      points.push({setting: runs.setting[i], seed: runs.seed[i], x, y, dx: paired ? x - isotropy(p) : null, dy: paired ? y - runs.score[p] : null})
+    })
+    return points
+  }
+
+  // One row a setting: how many runs, mean isotropy, mean score, number of pairs, and mean and spread of the paired difference.
+  function runTable(points) {
+    const mean = values => values.length ? total(values)/values.length : null
+    return [...new Set(points.map(point => point.setting))].sort((a, b) => a - b).map(setting => {
+      const mine = points.filter(point => point.setting === setting), gains = mine.map(point => point.dy).filter(gain => gain !== null)
+      return [setting, mine.length, mean(mine.map(point => point.x)), mean(mine.map(point => point.y)), gains.length, mean(gains),
+              gains.length > 1 ? explore.maths.spread(gains, 0).sd : null]
+    })
+  }
+
+  return {runPoints, runTable}
+})()
+
+{
+  const {svg: make, number, data: {runs}} = explore, [figure] = document.querySelectorAll("#runs svg"), table = document.querySelector("#runs tbody")
+
+  const around = (values, room) => {
+    const low = Math.min(...values), high = Math.max(...values), margin = Math.max((high - low)*room, 1e-3)
+    return [low - margin, high + margin]
+  }
+
+  function draw(points, rows, differences, metric) {
+    const x = differences ? "dx" : "x", y = differences ? "dy" : "y", shown = points.filter(point => point[x] !== null), zero = differences ? [0] : []
+    if (!shown.length) throw new Error("None of these runs has a plain run of the same seed.")
+    const axes = explore.axes(figure, {x: around(shown.map(point => point[x]).concat(zero), 0.08), y: around(shown.map(point => point[y]).concat(zero), 0.12),
+      xlabel: differences ? "difference in IsoScore ι" : "IsoScore ι", ylabel: differences ? `difference in ${metric}` : metric})
+    if (differences) figure.append(make("line", {class: "zero", x1: axes.left, x2: axes.right, y1: axes.y(0), y2: axes.y(0)}),
+                                   make("line", {class: "zero", x1: axes.x(0), x2: axes.x(0), y1: axes.top, y2: axes.bottom}))
+    else if (rows.length <= 8) for (const point of shown) if (point.dx !== null) figure.append(make("line", {class: "pair", stroke: runs.settings[point.setting].color,
+      x1: axes.x(point.x - point.dx), y1: axes.y(point.y - point.dy), x2: axes.x(point.x), y2: axes.y(point.y)}))
+    for (const point of shown) {
+      const {label, color} = runs.settings[point.setting]
+      figure.append(make("circle", {class: "run", cx: axes.x(point[x]), cy: axes.y(point[y]), r: 4, fill: color},
+        make("title", {}, `${label}, seed ${point.seed}: ι ${number(point[x], 4)}, ${metric} ${number(point[y], 4)}`)))
+    }
+    for (const [setting] of rows) {
+      const mine = shown.filter(point => point.setting === setting), middle = key => explore.maths.total(mine.map(point => point[key]))/mine.length
+      if (mine.length > 1) figure.append(make("path", {class: "cross", stroke: runs.settings[setting].color,
+        d: `M${axes.x(middle(x)) - 7} ${axes.y(middle(y))}h14M${axes.x(middle(x))} ${axes.y(middle(y)) - 7}v14`}))
+    }
+  }
+
+  function report(rows) {
+    table.replaceChildren(...rows.map(([setting, count, isoscore, score, pairs, gain, sd]) => {
+      const {label, color} = runs.settings[setting], mark = explore.element("span", {class: "mark", style: `background: ${color}`})
+      const change = pairs ? `${gain < 0 ? "" : "+"}${number(gain, 4)}${sd === null ? "" : ` (sd ${number(sd, 4)})`}` : "–"
+      return explore.element("tr", {}, explore.element("th", {scope: "row"}, mark, label), ...[count, number(isoscore, 4), number(score, 4), change].map(text => explore.element("td", {}, String(text))))
+    }))
+  }
+
+  explore.start("runs", values => {
+    const points = explore.runs.runPoints(runs, values), rows = explore.runs.runTable(points)
+    if (!points.length) throw new Error("No run fits these choices.")
+    const metric = runs.metric[runs.data.indexOf(values.data)], pairs = explore.maths.total(rows.map(row => row[4]))
+    report(rows)
+    draw(points, rows, values.show === "differences", metric)
+    return `${points.length} runs in ${rows.length} settings; ${pairs} of them have a plain run of the same seed. Score: ${metric}.`
+  }).redraw()
+}
