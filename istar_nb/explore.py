@@ -59,12 +59,12 @@ def widget_of(
 ):                         # ipywidgets control
     "A control of ipywidgets."
     import ipywidgets as w
+    look = dict(style={"description_width": "9em"}, layout={"width": "26em"})
     if isinstance(control, Choice):
-        return w.Dropdown(description=control.label, value=control.value, options=list(control.options), style={"description_width": "9em"})
+        return w.Dropdown(description=control.label, value=control.value, options=list(control.options), **look)
     label, value, low, high, step = control
-    whole = all(float(number).is_integer() for number in (low, step))
-    return (w.IntSlider if whole else w.FloatSlider)(
-        description=label, value=value, min=low, max=high, step=step, style={"description_width": "9em"}, layout={"width": "26em"})
+    make = w.IntSlider if all(float(number).is_integer() for number in (low, step)) else w.FloatSlider
+    return make(description=label, value=value, min=low, max=high, step=step, **look)
 
 
 def explorer(
@@ -163,7 +163,8 @@ def plot_ellipses(
 ):                             # the axes
     "One standard deviation of the batch and of the mixture in the first two directions."
     angle = np.linspace(0, 2*np.pi, 200)
-    for values, look in ((eigenvalues, dict(color=okabe_ito["blue"])), (variances, dict(color=okabe_ito["vermillion"], ls="--"))):
+    looks = dict(color=okabe_ito["blue"]), dict(color=okabe_ito["vermillion"], ls="--")
+    for values, look in zip((eigenvalues, variances), looks):
         ax.plot(values[0]**0.5*np.cos(angle), values[1]**0.5*np.sin(angle), **look)
     ax.set(xlabel="direction 1", ylabel="direction 2", xlim=(-3.5, 3.5), ylim=(-3.5, 3.5), aspect="equal")
     return ax
@@ -181,7 +182,8 @@ def draw_spectrum(
         figure, (left, right) = new_figure(2, (7, 3), width_ratios=(3, 2))
         plot_eigenvalues(values, other, numbers.eigenvalues, left)
         plot_ellipses(values, numbers.eigenvalues, right)
-    return figure, f"Participation ratio {numbers.ratio:.3f} of {len(values)} directions; IsoScore* ι = {numbers.isoscore:.3f}."
+    ratio = f"Participation ratio {numbers.ratio:.3f} of {len(values)} directions"
+    return figure, f"{ratio}; IsoScore* ι = {numbers.isoscore:.3f}."
 
 
 def explore_spectrum(): # ipywidgets VBox
@@ -211,8 +213,9 @@ def normals(
 # %% ../nbs/40_explore.ipynb #f0ecd16e
 draws = 100  # batches behind every setting
 controls["batches"] = {
-    "n": Slider("points n", 32, 5, 256, 1), "d": Slider("dimensions d", 64, 2, 256, 1), "exponent": Slider("exponent A", 1., 0., 2., 0.1),
-    "zeta": Slider("shrinkage ζ", 0.2, 0., 1., 0.05), "reference": Choice("reference", "true", ("true", "all equal")), "seed": Slider("seed", 0, 0, 20, 1)}
+    "n": Slider("points n", 32, 5, 256, 1), "d": Slider("dimensions d", 64, 2, 256, 1),
+    "exponent": Slider("exponent A", 1., 0., 2., 0.1), "zeta": Slider("shrinkage ζ", 0.2, 0., 1., 0.05),
+    "reference": Choice("reference", "true", ("true", "all equal")), "seed": Slider("seed", 0, 0, 20, 1)}
 
 # %% ../nbs/40_explore.ipynb #059189b9
 class Batches(NamedTuple):
@@ -264,7 +267,8 @@ def draw_batches(
     with style():
         figure, ax = new_figure(1, (6, 3))
         plot_batches(numbers, ax)
-    means = ", ".join(f"{name} {np.mean(found):.3f} (sd {np.std(found, ddof=1):.3f})" for name, found in zip(score_colors, numbers[1:]))
+    means = ", ".join(f"{name} {np.mean(found):.3f} (sd {np.std(found, ddof=1):.3f})"
+                      for name, found in zip(score_colors, numbers[1:]))
     return figure, f"True ι = {numbers.truth:.3f}. Means of {draws} batches: {means}."
 
 
@@ -274,8 +278,9 @@ def explore_batches(): # ipywidgets VBox
 
 # %% ../nbs/40_explore.ipynb #90f33a42
 controls["barcode"] = {
-    "clusters": Slider("clusters", 3, 1, 8, 1), "points": Slider("points", 20, 4, 40, 1), "spread": Slider("spread", 0.06, 0., 0.3, 0.02),
-    "seed": Slider("seed", 0, 0, 20, 1), "selection": Choice("selection", "atienza", SELECTIONS),
+    "clusters": Slider("clusters", 3, 1, 8, 1), "points": Slider("points", 20, 4, 40, 1),
+    "spread": Slider("spread", 0.06, 0., 0.3, 0.02), "seed": Slider("seed", 0, 0, 20, 1),
+    "selection": Choice("selection", "atienza", SELECTIONS),
     "rate": Slider("step size", 0.1, 0.02, 0.5, 0.02), "steps": Slider("gradient steps", 0, 0, 40, 1)}
 
 def clustered_points(
@@ -335,7 +340,8 @@ def plot_tree(
     for k, (i, j) in enumerate(found.edges.tolist()):
         chosen = k in found.features
         ax.plot(*x[[i, j]].T, color=okabe_ito["blue"] if chosen else "0.6", lw=3 if chosen else 1.5)
-    ax.quiver(*x.T, *(3*rate*found.gradient).T, angles="xy", scale_units="xy", scale=1, color=okabe_ito["vermillion"], width=0.008)
+    step = 3*rate*found.gradient
+    ax.quiver(*x.T, *step.T, angles="xy", scale_units="xy", scale=1, color=okabe_ito["vermillion"], width=0.008)
     ax.plot(*x.T, "o", color="black")
     ax.set(xlim=(-1.7, 1.7), ylim=(-1.7, 1.7), aspect="equal")
     return ax
@@ -369,7 +375,8 @@ def draw_barcode(
         plot_tree(x, found, rate, left)
         plot_bars(found, right)
     most = math.log(count) if count else math.nan
-    return figure, f"{count} of {len(found.bars)} bars selected; persistent entropy H = {max(0., found.entropy):.3f} of at most {most:.3f}."
+    entropy = f"persistent entropy H = {max(0., found.entropy):.3f} of at most {most:.3f}"
+    return figure, f"{count} of {len(found.bars)} bars selected; {entropy}."
 
 
 def explore_barcode(): # ipywidgets VBox

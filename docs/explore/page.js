@@ -1,7 +1,8 @@
 // What the explorers share: controls made from the table that Python's explorers use too, and figures in SVG.
-explore.figure = {width: 460, height: 300, left: 46, right: 12, top: 12, bottom: 40}
+explore.figure = {width: 460, height: 300, left: 58, right: 12, top: 12, bottom: 40}
 
-explore.number = (value, digits = 3) => Number.isFinite(value) ? value.toFixed(digits).replace("-", "−") : "undefined"
+// A number with a true minus sign, and none before a zero.
+explore.number = (value, digits = 3) => value.toFixed(digits).replace(/^-(?=[0.]*$)/, "").replace("-", "−")
 
 explore.element = function (tag, attributes = {}, ...children) {
   const element = document.createElement(tag)

@@ -5,17 +5,18 @@ explore.runs = (function () {
   // Which of a run's isotropy scores a choice of `layer` names; 0 are the embeddings.
   const layerNumber = layer => ({pooled: -1, embeddings: 0})[layer] ?? Number(layer)
 
-  // The chosen runs: isotropy and score, and the differences from the plain run of the same seed where there is one.
+  // The runs of a method, of a seed or all, and their plain runs, with the differences from these.
   function runPoints(runs, {data, method, layer, seed}) {
-    const k = layerNumber(layer), isotropy = i => k < 0 ? runs.isoscore[i] : runs.layers[i][k], points = []
-    runs.data.forEach((name, i) => {
-      const setting = runs.settings[runs.setting[i]], p = runs.plain[i]
-      if (name !== data || (method !== "all" && ![method, "none"].includes(setting.method)) || (seed !== "all" && runs.seed[i] !== Number(seed))) return
+    const k = layerNumber(layer), isotropy = i => k < 0 ? runs.isoscore[i] : runs.layers[i][k]
+    const mine = [...runs.data.keys()].filter(i => runs.data[i] === data && ["all", String(runs.seed[i])].includes(seed) &&
+                                                   ["all", runs.settings[runs.setting[i]].method].includes(method))
+    const shown = new Set([...mine, ...mine.map(i => runs.plain[i])].filter(i => i >= 0))
+    return [...shown].sort((a, b) => a - b).map(i => {
       if (k >= runs.layers[i].length) throw new Error(`The encoder of ${data} has no layer ${layer}.`)
-      const x = isotropy(i), y = runs.score[i], paired = p >= 0 && p !== i
-      points.push({setting: runs.setting[i], seed: runs.seed[i], x, y, dx: paired ? x - isotropy(p) : null, dy: paired ? y - runs.score[p] : null})
+      const x = isotropy(i), y = runs.score[i], p = runs.plain[i], paired = p >= 0 && p !== i
+      return {setting: runs.setting[i], seed: runs.seed[i], x, y,
+              dx: paired ? x - isotropy(p) : null, dy: paired ? y - runs.score[p] : null}
     })
-    return points
   }
 
   // One row a setting: how many runs, mean isotropy, mean score, number of pairs, and mean and spread of the paired difference.
@@ -39,14 +40,15 @@ explore.runs = (function () {
     return [low - margin, high + margin]
   }
 
-  function draw(points, rows, differences, metric) {
+  function draw(points, rows, {show, method}, metric) {
+    const differences = show === "differences"
     const x = differences ? "dx" : "x", y = differences ? "dy" : "y", shown = points.filter(point => point[x] !== null), zero = differences ? [0] : []
     if (!shown.length) throw new Error("None of these runs has a plain run of the same seed.")
     const axes = explore.axes(figure, {x: around(shown.map(point => point[x]).concat(zero), 0.08), y: around(shown.map(point => point[y]).concat(zero), 0.12),
       xlabel: differences ? "difference in IsoScore ι" : "IsoScore ι", ylabel: differences ? `difference in ${metric}` : metric})
     if (differences) figure.append(make("line", {class: "zero", x1: axes.left, x2: axes.right, y1: axes.y(0), y2: axes.y(0)}),
                                    make("line", {class: "zero", x1: axes.x(0), x2: axes.x(0), y1: axes.top, y2: axes.bottom}))
-    else if (rows.length <= 8) for (const point of shown) if (point.dx !== null) figure.append(make("line", {class: "pair", stroke: runs.settings[point.setting].color,
+    else if (method !== "all") for (const point of shown) if (point.dx !== null) figure.append(make("line", {class: "pair", stroke: runs.settings[point.setting].color,
       x1: axes.x(point.x - point.dx), y1: axes.y(point.y - point.dy), x2: axes.x(point.x), y2: axes.y(point.y)}))
     for (const point of shown) {
       const {label, color} = runs.settings[point.setting]
@@ -73,7 +75,7 @@ explore.runs = (function () {
     if (!points.length) throw new Error("No run fits these choices.")
     const metric = runs.metric[runs.data.indexOf(values.data)], pairs = explore.maths.total(rows.map(row => row[4]))
     report(rows)
-    draw(points, rows, values.show === "differences", metric)
+    draw(points, rows, values, metric)
     return `${points.length} runs in ${rows.length} settings; ${pairs} of them have a plain run of the same seed. Score: ${metric}.`
   }).redraw()
 }
