@@ -98,13 +98,13 @@ class Evidence(Store):
 def opened(
     root:Evidence|str|Path|None=None,  # where to read; None for the checkout's own records
 )->Evidence:
-    "The evidence itself, or that of a folder."
+    "The evidence of a folder; `Evidence` is returned as it is."
     return root if isinstance(root, Evidence) else Evidence(root)
 
 
 def encoder_name(
     model:str,  # as in a record, such as "minilm" or "scratch:ID"
-)->str:         # as the pages call it
+)->str:         # as on the pages, such as "MiniLM" or "scratch"
     "The short name of an encoder."
     return {"minilm": "MiniLM"}.get(model, model.partition(":")[0])
 
@@ -114,7 +114,7 @@ label_shares = dict(cola=(0.2956, 0.7044), sst2=(0.4422, 0.5578), mrpc=(0.3255, 
 
 def guess_cost(
     task:str,  # a task with classes
-    rows:int,  # how many are guessed
+    rows:int,  # number of rows, at least 1
 )->tuple[float, float]: # mean loss in nats, and its standard error
     "What it costs to answer every row with the shares of the classes."
     shares = np.array(label_shares[task])
@@ -125,7 +125,7 @@ def guess_cost(
 # %% ../nbs/51_evidence.ipynb #1e4b4b10
 def late_loss(
     record:RunRecord,  # finished
-)->tuple[float, int]:  # mean, and how many rows are behind it
+)->tuple[float, int]:  # mean in nats, and the number of rows behind it
     "The mean logged training loss over the last third of training."
     start = record.steps[-1]["update"]*2/3
     logged = [step["task_loss"] for step in record.steps if step["update"] > start]
@@ -137,7 +137,7 @@ def late_loss(
 def collapsed(
     record:RunRecord,  # finished
 )->bool:
-    "Whether a run answers the same to every row, judged without its score."
+    "Whether a run gives every row the same answer, judged without its score."
     share = record.epochs[-1].get("majority_share")
     if share is not None: return share >= 0.99
     if record.config["task"] not in label_shares or not record.steps: return False
@@ -149,7 +149,7 @@ def collapsed(
 def answers_of(
     record:RunRecord,  # finished
 )->np.ndarray|None:    # (rows,) int64 classes, or float64 values; None for an older record
-    "What a run answered to every validation row."
+    "The answers of a run to all validation rows."
     kept = record.epochs[-1].get("predictions")
     if kept is None: return None
     return np.array(kept, float) if isinstance(kept, list) else np.array(list(map(int, kept)))
@@ -158,7 +158,7 @@ def answers_of(
 def learning_threshold(
     task:str,      # name of a task
     majority:dict, # task -> share of the most frequent validation label, as in results/majority.json
-)->float:          # score that needs no learning, and a margin
+)->float:          # the score that needs no learning, plus a margin
     "What the mean score of plain runs must exceed for a task to count as learned."
     if task in ("cola", "stsb"): return 0.05
     if task not in majority: raise ValueError(f"`task` must be one of cola, stsb, {', '.join(majority)}, not {task!r}")

@@ -24,23 +24,23 @@ from .verdicts import (Claim, best_elsewhere, correlation_estimate, differences,
 def first_tasks(
     runs,  # pandas DataFrame from `istar_runs`
 ):         # pandas DataFrame, of MiniLM on CoLA and of the scratch encoder on SST-2, with a column `place`
-    "The two places where the geometry was followed."
+    "The runs of the two encoders and tasks on which claims about geometry are tested."
     kept = runs[(runs.encoder + runs.task).isin(["MiniLMcola", "scratchsst2"])]
     return kept.assign(place=kept.encoder + ", " + kept.task)
 
 
 def last_layer(
-    column,  # pandas Series of lists, one number a layer
+    column,  # pandas Series of lists with one number for each layer
 ):           # pandas Series of numbers
-    "The last layer's number of every run."
+    "The number of the last layer, for every run."
     return column.str[-1].astype(float)
 
 
 def fallen(
     runs,               # pandas DataFrame, the runs of one strength
     collapsed:set[str], # ids of collapsed runs
-)->str:
-    "A note on how many runs collapsed; empty without any."
+)->str:                 # such as " (1 of 5 runs collapsed)"; "" where none did
+    "A note on how many runs collapsed."
     dead = runs.id.isin(collapsed).sum()
     return f" ({dead} of {len(runs)} runs collapsed)" if dead else ""
 
@@ -49,8 +49,8 @@ places = ("MiniLM, cola", "scratch, sst2")
 
 # %% ../nbs/53_figure_claims.ipynb #e375d1d9
 def figure2_record(
-    evidence:Evidence,
-)->dict:
+    evidence:Evidence,  # the records
+)->dict:                # as stored: `config`, `facts`, `truth` and `cells`
     "The stored samples of the paper's cloud."
     return find_stability(SYNTHETIC["figure2"], evidence.root/"stability")
 
@@ -65,14 +65,14 @@ def istar_figure2(
         scores = record["cells"][str(n)]["scores"]
         plain = scores["star, ζ = 0"]
         gap = truth - plain["mean"]
-        text = f"without shrinkage {n} points score below the cloud's {truth:.4f}"
+        text = f"without shrinkage a sample of {n} points scores below the whole cloud's {truth:.4f}"
         claims.append(Claim(f"Figure 2, {n} points", paper, "Figure 2", "istar_figure2", text, "estimator", "IsoScore",
                             sampled_estimate(-gap, plain["sd"], draws[n]), "down"))
         for zeta, reading in ((0.2, "as in Algorithm 1"), (0.8, "as in the prose of section 3")):
             shrunk = scores[f"star, ζ = {zeta:g}"]
             spread = (shrunk["sd"]**2 + plain["sd"]**2)**0.5/gap
             found = sampled_estimate(1 - abs(truth - shrunk["mean"])/gap, spread, draws[n])
-            text = f"the paper's ζ = 0.2, read {reading}, closes part of that gap for {n} points"
+            text = f"the paper's ζ = 0.2, read {reading}, closes part of this gap for {n} points"
             claims.append(Claim(f"Figure 2, {n} points, our ζ = {zeta:g}", paper, "Figure 2", "istar_figure2", text,
                                 "estimator", "of the gap", found, "up"))
     return claims
@@ -82,7 +82,7 @@ def figure3_parts(
     part,               # pandas DataFrame, the runs of one encoder and task
     collapsed:set[str], # ids of collapsed runs
 )->dict:                # description -> runs
-    "The sets of runs in which a correlation can be asked for."
+    "The sets of runs in which a correlation is computed."
     alive, parts = part[~part.id.isin(collapsed)], {"": part}
     if len(alive) < len(part): parts[", without collapsed runs"] = alive
     for sign, side in ((1, "λ ≥ 0"), (-1, "λ ≤ 0")):
@@ -100,7 +100,7 @@ def istar_figure3(
     for encoder, task in learned(runs, evidence.majority):
         part = runs[(runs.encoder == encoder) & (runs.task == task)]
         lams = part.lam.nunique()
-        few = f"{lams} λ were run, and four are needed within a seed" if lams < 4 else ""
+        few = f"at least four values of λ within a seed; {lams} were run" if lams < 4 else ""
         for note, rows in figure3_parts(part, evidence.collapsed).items():
             found = nothing if few else correlation_estimate(rows)
             claims.append(Claim(f"Figure 3, {encoder}, {task}{note}", paper, "Figure 3", "istar_figure3",
@@ -113,8 +113,8 @@ dose_grids = ("cola", "cola-unbiased", "tasks", "scratch")
 dose_names = {"istar": "I-STAR", "istar-unbiased": "unbiased I-STAR", "cosreg": "CosReg"}
 
 def dose_pairs(
-    evidence:Evidence,
-    value:str="score",  # column
+    evidence:Evidence,  # the records
+    value:str="score",  # column whose differences are taken
 ):                      # pandas DataFrame from `pairs_of`, learned tasks only
     "Every strength against no penalty, same seed."
     runs = istar_runs(evidence, *dose_grids, methods=("none", *dose_names))
@@ -124,7 +124,7 @@ def dose_pairs(
 
 # %% ../nbs/53_figure_claims.ipynb #df76fbf6
 def doses(
-    evidence:Evidence,
+    evidence:Evidence,  # the records
 )->list[Claim]:
     "What every strength does to the score."
     claims, runs = [], istar_runs(evidence, *dose_grids, methods=tuple(dose_names))
@@ -132,7 +132,7 @@ def doses(
     for (encoder, task, method, lam), rows in dose_pairs(evidence).groupby(["encoder", "task", "method", "lam"]):
         name, text = (f"{dose_names[method]}, λ = {signed(lam)}{note}, {encoder}, {task}" for note in
                       ("", fallen(runs[runs.id.isin(ids[encoder, task, method, lam])], evidence.collapsed)))
-        claims.append(Claim(f"dose, {name}", own, "I-STAR, Figure 3", "istar_figure3", f"change of the score, {text}",
+        claims.append(Claim(f"dose, {name}", own, "I-STAR, Figure 3", "istar_figure3", f"change in score, {text}",
                             "score", units.get(task, "accuracy"), paired_estimate(rows.difference.dropna().tolist())))
     return claims
 
@@ -141,9 +141,9 @@ figure4_paper = {"BERT": 0.004, "ALBERT": 0.007, "DistilBERT": 0.007} # IsoScore
 figure4_grids = ("cola", "scratch", "scratch-methods")
 
 def figure4_runs(
-    evidence:Evidence,
-):  # pandas DataFrame with `length` of the mean activation and `last`, the last layer's IsoScore
-    "Plain runs and CosReg's, where the geometry was followed."
+    evidence:Evidence,  # the records
+):                      # pandas DataFrame with `length` of the mean activation and `last`, the last layer's IsoScore
+    "Plain runs and CosReg's, on the two encoders and tasks of `first_tasks`."
     runs = first_tasks(istar_runs(evidence, *figure4_grids, methods=("none", "cosreg")))
     runs = runs[runs.batch_size == 32]
     return runs.assign(length=runs.mean_activation.map(np.linalg.norm), last=last_layer(runs.isoscore_layers))
@@ -151,8 +151,8 @@ def figure4_runs(
 # %% ../nbs/53_figure_claims.ipynb #fa7cf11c
 def largest_share(
     part,       # pandas DataFrame, the runs of one place
-    lam:float,  # of CosReg
-)->list[float]: # one a seed
+    lam:float,  # strength of CosReg
+)->list[float]: # in [0, 1], one for each seed
     "Share of the largest dimension in the squared change of the mean activation."
     a, b = (part[part.lam == l].set_index("seed").mean_activation for l in (lam, 0.))
     changes = [np.subtract(a[s], b[s])**2 for s in a.index.intersection(b.index)]
@@ -182,25 +182,26 @@ def istar_figure4(
             claim(f"isotropy, {lam:+g}, {place}", f"{who} has no impact on the last layer's IsoScore, {place}",
                   "IsoScore", of(last), effect=0., source="no impact")
             share = np.mean(largest_share(part, lam) or [nan])
+            reason = f"an encoder with outlier dimensions; here the largest accounts for {share:.2f} of the change"
             claim(f"dimension, {lam:+g}, {place}", f"{who} changes the mean in a single dimension, {place}", "share",
-                  nothing, reason=f"an encoder with outlier dimensions; here the largest has {share:.2f} of the change")
+                  nothing, reason=reason)
     return claims
 
 # %% ../nbs/53_figure_claims.ipynb #47f2c6f0
 figure5_grids = ("cola", "scratch")
 
 def figure5_runs(
-    evidence:Evidence,
-):  # pandas DataFrame with `dimension`, TwoNN of the last layer
-    "Plain runs and I-STAR's, where the geometry was followed."
+    evidence:Evidence,  # the records
+):                      # pandas DataFrame with `dimension`, TwoNN of the last layer
+    "Plain runs and I-STAR's, on the two encoders and tasks of `first_tasks`."
     runs = first_tasks(istar_runs(evidence, *figure5_grids))
     return runs.assign(dimension=last_layer(runs.two_nn_layers))
 
 # %% ../nbs/53_figure_claims.ipynb #afb49be9
 def from_peak(
     part,       # pandas DataFrame, the runs of one place
-    lam:float,  # of I-STAR
-)->list[float]: # one a seed
+    lam:float,  # strength of I-STAR
+)->list[float]: # in dimensions, one for each seed
     "How much less TwoNN falls from the plain runs' peak layer to the last than in the plain run."
     layers = {l: part[part.lam == l].set_index("seed").two_nn_layers for l in (0., lam)}
     inner = np.array(layers[0.].tolist(), float)[:, 1:-1]   # layer 0 has the same [CLS] for every row
@@ -241,9 +242,9 @@ def istar_figure5(
 
 # %% ../nbs/53_figure_claims.ipynb #66b94b11
 def figure6_runs(
-    evidence:Evidence,
-):  # pandas DataFrame with the mean IsoScore of the `early` and of the `late` half of the layers
-    "Plain runs and I-STAR's, by halves."
+    evidence:Evidence,  # the records
+):                      # pandas DataFrame with the mean IsoScore of the `early` and of the `late` half of the layers
+    "Plain runs and I-STAR's, with the layers in two halves."
     runs = first_tasks(istar_runs(evidence, *figure5_grids))
     layers = [np.array(row[1:], float) for row in runs.isoscore_layers]
     return runs.assign(early=[x[:len(x)//2].mean() for x in layers], late=[x[len(x)//2:].mean() for x in layers])
@@ -254,7 +255,7 @@ def figure6_runs(
 def figure6_moves(
     runs,  # pandas DataFrame from `figure6_runs`
 ):         # pandas DataFrame, seeds in rows: (place, λ, "early" or "late") in columns, change against the plain run
-    "How far each half of the layers moved."
+    "How far the IsoScore of each half of the layers moved."
     import pandas as pd
     by = dict(by=("place",), treatment=("lam",))
     pairs = {half: pairs_of(runs, dict(method="none"), value=half, **by) for half in ("early", "late")}
@@ -276,7 +277,7 @@ def istar_figure6(
         plain = runs[(runs.place == place) & (runs.lam == 0)].set_index("seed").late
         for name, text, values, claimed in (
                 ("early", f"{which} moves early layers more than late ones, {place}", early.abs() - late.abs(), "up"),
-                ("late", f"IsoScore of the late layers with {which}, where no penalty has {plain.mean():.3f}, {place}",
+                ("late", f"IsoScore of the late layers with {which}, {plain.mean():.3f} with no penalty, {place}",
                  late.add(plain, axis=0), None)):
             found = paired_estimate(values.mean(axis=1).dropna().tolist())
             if claimed is None: found = found._replace(p=nan)   # a level: nobody doubts that it is not zero
@@ -288,8 +289,8 @@ def istar_figure6(
 figure7_paper = {"ALBERT": 3.85, "BERT": 6.19, "DistilBERT": 0.76} # percent of accuracy lost at ζ = 0, RTE
 
 def figure7_table(
-    evidence:Evidence,
-):  # pandas DataFrame, seeds in rows: score by ζ, and the plain run's under "none"
+    evidence:Evidence,  # the records
+):                      # pandas DataFrame, seeds in rows: score by ζ, and the plain run's under "none"
     "Scores by ζ on SST-2."
     runs = evidence.runs("scratch-figure7").astype(dict(zeta=float))
     table = runs[runs.method == "istar"].pivot(index="seed", columns="zeta", values="score")
@@ -308,14 +309,14 @@ def istar_figure7(
     claim("ζ = 0", "the best ζ in (0, 1) scores above ζ = 0, no shrinkage", inside - table[0.], "up",
           effect=sum(figure7_paper.values())/300, source="mean of three models, RTE")
     claim("ζ = 1", "the best ζ in (0, 1) scores above ζ = 1, the batch ignored", inside - table[1.], "up")
-    claim("identity", "ζ = 1 scores as no penalty, by algebra", table[1.] - table["none"], None, "estimator", own,
-          "I-STAR, Figure 7", effect=0.)
+    claim("identity", "ζ = 1 scores the same as no penalty, by algebra", table[1.] - table["none"], None, "estimator",
+          own, "I-STAR, Figure 7", effect=0.)
     return claims
 
 # %% ../nbs/53_figure_claims.ipynb #2740470e
 def figure8_runs(
-    evidence:Evidence,
-):  # pandas DataFrame with a column `layer`: "all", or a number
+    evidence:Evidence,  # the records
+):                      # pandas DataFrame with a column `layer`: "all", or a number
     "I-STAR on one layer and on all, with λ of `scratch-figure8`, on SST-2; and the plain runs, as layer \"none\"."
     runs = evidence.runs("scratch-figure8")
     def name(run): return "none" if run.method == "none" else "all" if run.layers is None else str(run.layers[0])
@@ -335,7 +336,7 @@ def istar_figure8(
                      **options)
     return [claim("single", "the best single layer scores above all layers, scratch, sst2", "accuracy",
                   paired_estimate(gain), "up"),
-            claim("pattern", "no correlation of score and layer, scratch, sst2", "rank correlation",
+            claim("pattern", "score and layer are not correlated, scratch, sst2", "rank correlation",
                   correlation_estimate(single.assign(number=single.layer.astype(int)), "number"), effect=0.,
                   source="no pattern"),
             claim("consistent", "the penalty on all layers is more consistent across models and tasks", "score",

@@ -21,11 +21,11 @@ units = dict(cola="Matthews", stsb="Pearson")   # of scores; the others are accu
 nothing = Estimate(nan, nan, nan, nan, nan, 0)  # of a claim that cannot be tested
 
 def istar_runs(
-    evidence:Evidence,
+    evidence:Evidence,                     # the records
     *grids:str,                            # names of grids
-    methods:tuple=("none", "istar"),       # to keep
-):                                         # pandas DataFrame, one row a run with its encoder's own head
-    "The runs of I-STAR and what it is compared with."
+    methods:tuple=("none", "istar"),       # names of the methods to keep
+):                                         # pandas DataFrame, one row for each run with its encoder's own head
+    "The runs of I-STAR and those that it is compared with."
     runs = evidence.runs(*grids)
     return runs[runs["head"].eq("own") & runs.method.isin(methods)]
 
@@ -69,9 +69,9 @@ def table1_gain(
 
 # %% ../nbs/52_istar_claims.ipynb #8f8365bc
 def luck(
-    candidates:int,        # k, equally good
-    method:str="I-STAR",   # whose standard deviations: "base" or "I-STAR"
-    seeds:int=5,           # behind each mean
+    candidates:int,        # number k of candidates, all equally good
+    method:str="I-STAR",   # column whose standard deviations are taken: "base" or "I-STAR"
+    seeds:int=5,           # number of seeds behind each mean
 )->float:                  # mean over the 27 cells, as a fraction of 1
     "How far the best of some equal candidates is above their true score, under the paper's own deviations."
     from scipy.stats import norm
@@ -82,8 +82,8 @@ def luck(
 table1_grids = ("cola", "tasks", "scratch")
 
 def table1_runs(
-    evidence:Evidence,
-):  # pandas DataFrame, the runs of the table's four columns, with a column `what`
+    evidence:Evidence,  # the records
+):                      # pandas DataFrame, the runs of the table's four columns, with a column `what`
     "The runs behind our Table 1."
     runs = istar_runs(evidence, *table1_grids, methods=("none", "cosreg", "istar"))
     chosen = strengths(evidence, runs)
@@ -99,10 +99,10 @@ def table1_runs(
 
 # %% ../nbs/52_istar_claims.ipynb #d881688b
 def strengths(
-    evidence:Evidence,
-    runs,     # pandas DataFrame from `istar_runs`
-)->dict:      # (encoder, task, sign) -> λ, and how it came about
-    "The λ of each sign."
+    evidence:Evidence, # the records
+    runs,              # pandas DataFrame from `istar_runs`
+)->dict:               # (encoder, task, sign) -> λ, and how it was chosen
+    "The λ of each sign, as held-out rows chose it where they did."
     knows = set(learned(runs, evidence.majority))
     def strength(task, model, sign):
         done = runs[(runs.task == task) & (runs.model == model) & (runs.method == "istar") & (runs.lam*sign > 0)].lam
@@ -119,7 +119,7 @@ def strengths(
 def table1_pairs(
     runs,               # pandas DataFrame from `table1_runs`
     baseline:str,       # "base" or "CosReg"
-    value:str="score",  # column
+    value:str="score",  # column whose differences are taken
 ):                      # pandas DataFrame from `pairs_of`
     "Differences of the same seed."
     return pairs_of(runs, dict(what=baseline), by=("encoder", "task"), treatment=("what",), value=value)
@@ -129,10 +129,10 @@ def table1_pairs(
 # %% ../nbs/52_istar_claims.ipynb #44327f11
 def over_tasks(
     pairs,           # pandas DataFrame from `table1_pairs`
-    what:str,        # column of the table
-    encoder:str,     # as in `encoder`
-    tasks:list[str], # to average over
-)->tuple[list[float], list[str]]: # one mean a seed, and the tasks that have at least three pairs
+    what:str,        # column of the table, such as "λ < 0"
+    encoder:str,     # "MiniLM" or "scratch"
+    tasks:list[str], # names of the tasks to average over
+)->tuple[list[float], list[str]]: # one mean for each seed, and the tasks that have at least three pairs
     "The mean difference over tasks, seed by seed."
     rows = pairs[(pairs.what == what) & (pairs.encoder == encoder) & pairs.task.isin(tasks)]
     table = rows.pivot(index="seed", columns="task", values="difference").dropna(axis=1, thresh=3).dropna()
@@ -186,9 +186,9 @@ table2_paper = {
     "DistilBERT": "-5|0.6 -1|0.2 -1|0.6 -1|0.8 -1|0.2 -3|0.4 -3|0.4 -1|0.2 -5|0.2"}
 
 def two_sided(
-    evidence:Evidence,
-)->dict: # (encoder, task) -> the best candidates with λ < 0 and with λ > 0
-    "What held-out rows chose of each sign, on the tasks that the encoder learns."
+    evidence:Evidence,  # the records
+)->dict:                # (encoder, task) -> the best candidates with λ < 0 and with λ > 0
+    "What held-out rows chose for each sign, on the tasks that the encoder learns."
     knows, points = learned(istar_runs(evidence, *table1_grids), evidence.majority), evidence.selected
     found = {}
     for task, model in sorted({*zip(points.task, points.model)}):
@@ -205,7 +205,7 @@ def istar_table2(
     evidence = opened(root)
     chosen, runs = two_sided(evidence), istar_runs(evidence, *table1_grids)
     below = sum(down.held_out > up.held_out for down, up in chosen.values())
-    reason = f"one seed chose on each task; λ < 0 was ahead in {below} of {len(chosen)}"
+    reason = f"several seeds for each choice; with one, λ < 0 was ahead on {below} of {len(chosen)} tasks"
     claims = [Claim("Table 2, choice", paper, "Table 2", "istar_table2",
                     "the best λ < 0 scores above the best λ > 0 on held-out rows", "score", "score", nothing, "up",
                     reason=reason)]

@@ -44,8 +44,8 @@ def shrink_paper(
 # %% ../nbs/54_other_claims.ipynb #f188b917
 def shrink_gap(
     component:str, # such as "raw 1"
-    bars:str,      # compared
-    with_:str,     # with these
+    bars:str,      # one of `shrink_bars`, such as "selected bars"
+    with_:str,     # the one it is compared with, such as "no penalty"
 )->float:          # mean over the paper's two models
     "The paper's own difference on CoLA."
     rows = shrink_paper().loc[["BERT-CoLA", "RoBERTa-CoLA"]].xs(component, level=1)
@@ -65,8 +65,10 @@ def late_components(steps:list[dict])->dict[str, float]:
     return {c: float(np.mean([step[name] for step in late])) for c, name in zip(shrink_components, names)}
 
 # %% ../nbs/54_other_claims.ipynb #836c76c8
-def shrink_run(record)->dict:
-    "What the claims need of one run."
+def shrink_run(
+    record,  # finished `RunRecord`
+)->dict:     # column of `shrink_runs` -> value
+    "What the claims need from one run."
     epochs, last = record.epochs, record.config["epochs"]
     def mean(name, low, high): return float(np.mean([e[name] for e in epochs if low < e["epoch"]/last <= high]))
     late = {f"{kind} share": mean(key, 0.7, 1) - epochs[0][key] for kind, key in shrink_kinds.items()}
@@ -80,8 +82,8 @@ def shrink_run(record)->dict:
 
 # %% ../nbs/54_other_claims.ipynb #119e4ab9
 def shrink_runs(
-    evidence:Evidence,
-):  # pandas DataFrame, one row a run of the grid
+    evidence:Evidence,  # the records
+):                      # pandas DataFrame, one row for each run of the grid
     "The runs of the paper's comparison."
     import pandas as pd
     return pd.DataFrame([shrink_run(record) for record in evidence.records("shrink")])
@@ -89,8 +91,8 @@ def shrink_runs(
 # %% ../nbs/54_other_claims.ipynb #cb2dbdea
 def shrink_pairs(
     runs,                        # pandas DataFrame from `shrink_runs`
-    value:str,                   # column
-    baseline:str="no penalty",   # bars to compare with
+    value:str,                   # column whose differences are taken
+    baseline:str="no penalty",   # one of `shrink_bars`, to compare with
 ):                               # pandas DataFrame from `pairs_of`
     "Differences of the same seed."
     return pairs_of(runs, dict(bars=baseline), treatment=("bars",), value=value)
@@ -99,13 +101,13 @@ def shrink_pairs(
 
 # %% ../nbs/54_other_claims.ipynb #aaf94232
 def shrink_claim(
-    where:str,      # in the paper
-    text:str,       # of the claim
-    unit:str,
-    values:list,    # one a seed
-    claimed:str|None,
-    whose:str=shrink,
-    **printed,      # the paper's own effect
+    where:str,         # table or figure of the paper
+    text:str,          # the claim, without encoder and task
+    unit:str,          # of the effect, such as "Matthews"
+    values:list,       # differences, one for each seed
+    claimed:str|None,  # "up", "down" or None, as in `Claim`
+    whose:str=shrink,  # the paper that makes the claim, or `own`
+    **printed,         # `effect` and `source` of the paper's own effect
 )->Claim:
     "A claim about CoLA with MiniLM."
     kind = "score" if unit == "Matthews" else "geometry"
@@ -124,8 +126,8 @@ def shrink_table2(
                          differences(plain, bars="selected bars"), "up"),
             shrink_claim("Table 2", "all bars score lower than selected bars", "Matthews",
                          differences(every, bars="all bars"), "down"),
-            shrink_claim("Table 2", "all bars score as no penalty", "Matthews", differences(plain, bars="all bars"),
-                         None, effect=0., source="on par")]
+            shrink_claim("Table 2", "all bars score the same as no penalty", "Matthews",
+                         differences(plain, bars="all bars"), None, effect=0., source="on par")]
 
 
 
@@ -133,17 +135,17 @@ def shrink_table2(
 def shrink_table3(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]:
-    "Table 3: the first component of [CLS] under the penalty; and what mean cosine does meanwhile."
+    "Table 3: the first component of [CLS] under the penalty, and how the mean cosine changes."
     runs, claims = shrink_runs(opened(root)), []
     for kind in shrink_kinds:
         for bars, other in (("selected bars", "no penalty"), ("all bars", "no penalty"), ("selected bars", "all bars")):
             values = differences(shrink_pairs(runs, f"{kind} 1", other), bars=bars)
             printed = dict(effect=shrink_gap(f"{kind} 1", bars, other), source="mean of two models")
-            text = f"first {kind} component: {bars} lower than {other}"
+            text = f"the first {kind} component is lower with {bars} than with {other}"
             claims.append(shrink_claim("Table 3", text, "share", values, "down", **printed))
     for bars in shrink_bars[1:]:
         values = differences(shrink_pairs(runs, "mean_cosine"), bars=bars)
-        text = f"change of the last layer's mean cosine with {bars}"
+        text = f"change in the last layer's mean cosine with {bars}"
         claims.append(shrink_claim("Shrink the longest, Table 3", text, "mean cosine", values, None, own))
     return claims
 
@@ -151,7 +153,7 @@ def shrink_table3(
 def shrink_figure1(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]:
-    "Figure 1: whether the first share of [CLS] rises during training, and less under the penalty."
+    "Figure 1: whether the first share of [CLS] rises during training, and whether it rises less under the penalty."
     runs, claims = shrink_runs(opened(root)), []
     for kind in shrink_kinds:
         plain = runs[runs.bars == "no penalty"][f"{kind} share"]
@@ -168,15 +170,15 @@ def shrink_figure1(
 def shrink_figure2(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]:
-    "Figure 2: the score along training."
+    "Figure 2: the score in the course of training."
     runs = shrink_runs(opened(root))
     rise = differences(shrink_pairs(runs, "late_rise"), bars="all bars")
     learnt = differences(shrink_pairs(runs, "learnt"), bars="selected bars")
     beyond = "Shrink the longest, Figure 2"
     return [shrink_claim("Figure 2", "the score with all bars does not fall late in training", "Matthews",
                          runs[runs.bars == "all bars"].late_rise, "up"),
-            shrink_claim(beyond, "all bars rise late in training as much as no penalty", "Matthews", rise, None, own,
-                         effect=0.),
+            shrink_claim(beyond, "late in training the score rises as much with all bars as with no penalty",
+                         "Matthews", rise, None, own, effect=0.),
             shrink_claim(beyond, "selected bars score higher than no penalty past the first 30 %", "Matthews", learnt,
                          "up", own)]
 
@@ -237,8 +239,8 @@ isolayer_grids = ("cola", "isolayer-control")
 stage_one, with_layer, control = "stage one", "layer, joint loss", "layer, task loss alone"
 
 def isolayer_ends(
-    evidence:Evidence,
-):  # pandas DataFrame with `stage`; plain runs on all rows have "plain, own head" or "plain, linear head"
+    evidence:Evidence,  # the records
+):                      # pandas DataFrame with `stage`; of plain runs "plain, own head" or "plain, linear head"
     "The ends of both stages, and the plain runs that they are compared with."
     import pandas as pd
     epochs = evidence.epochs(*isolayer_grids)
@@ -257,14 +259,14 @@ def isolayer_ends(
 
 # %% ../nbs/54_other_claims.ipynb #03146237
 def isolayer_claim(
-    ends,             # pandas DataFrame from `isolayer_ends`
-    where:str,        # in the paper
-    text:str,         # of the claim
-    stages:tuple,     # a stage and the one it is compared with
-    value:str="score",# column
-    claimed:str|None="up",
-    whose:str=isolayer,
-    **printed,        # the paper's own effect
+    ends,                   # pandas DataFrame from `isolayer_ends`
+    where:str,              # table or figure of the paper
+    text:str,               # the claim, without encoder and task
+    stages:tuple,           # a stage and the one it is compared with
+    value:str="score",      # column whose differences are taken
+    claimed:str|None="up",  # "up", "down" or None, as in `Claim`
+    whose:str=isolayer,     # the paper that makes the claim, or `own`
+    **printed,              # `effect` and `source` of the paper's own effect
 )->Claim:
     "A claim about CoLA with MiniLM."
     kinds = {"score": ("score", "Matthews"), "cls_isoscore": ("geometry", "IsoScore")}
@@ -278,7 +280,7 @@ def isolayer_claim(
 def isolayer_table2(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]:
-    "Table 2: score and IsoScore with the layer, and what is left of them against the control."
+    "Table 2: score and IsoScore with the layer, against stage one, plain runs and the control."
     ends = isolayer_ends(opened(root))
     gain, rise = (dict(effect=isolayer_gain(q), source="mean of two models") for q in ("score", "IsoScore"))
     rows = [("the layer scores above its own stage one", stage_one, "score", gain),
@@ -292,7 +294,7 @@ def isolayer_table2(
     return [*(isolayer_claim(ends, "Table 2", text, (with_layer, base), value, **printed)
               for text, base, value, printed in rows),
             Claim("IsoLayer, Table 2, others", isolayer, "Table 2", "isolayer_table2",
-                  "the layer raises score and IsoScore, RTE and MRPC", "score", "accuracy", nothing, "up",
+                  "the layer raises score and IsoScore on RTE and MRPC", "score", "accuracy", nothing, "up",
                   reason="runs on RTE and MRPC"),
             *(isolayer_claim(ends, "IsoLayer, Table 2", text, (stage, base), value, whose=own)
               for text, stage, base, value in added)]
@@ -310,13 +312,13 @@ def isolayer_table3(
     ev = sum(bert["IsoLayer", f"EV{k}"] - bert["IsoBN", f"EV{k}"] for k in (1, 2, 3))/3
     bn = (after - cola.xs("without", level=1))["IsoBN"].mean()
     here, beyond, plain = "Table 3", "IsoBN, in IsoLayer, Table 3", ("IsoBN", "plain, linear head")
-    return [isolayer_claim(ends, here, "IsoLayer scores as IsoBN", (with_layer, "IsoBN"), effect=float(gain.mean())/100,
-                           source="mean of two models, said to be on par"),
+    return [isolayer_claim(ends, here, "IsoLayer scores the same as IsoBN", (with_layer, "IsoBN"),
+                           effect=float(gain.mean())/100, source="mean of two models, said to be on par"),
             isolayer_claim(ends, here, "mean of EV1 to EV3 is lower with IsoLayer than with IsoBN",
                            (with_layer, "IsoBN"), "mean_ev", "down", effect=float(ev), source="BERT"),
             Claim("IsoLayer, Table 3, RoBERTa", isolayer, here, "isolayer_table3",
-                  "EV is lower with IsoBN than with IsoLayer, RoBERTa", "geometry", "share", nothing, "down",
-                  reason="RoBERTa-large"),
+                  "EV is lower with IsoBN than with IsoLayer for RoBERTa", "geometry", "share", nothing, "down",
+                  reason="runs with RoBERTa-large"),
             isolayer_claim(ends, beyond, "IsoBN scores above a plain run", plain, whose=own, effect=float(bn.score)/100,
                            source="mean of two models"),
             isolayer_claim(ends, beyond, "IsoBN has a lower EV1 than a plain run", plain, "EV1", "down", own,

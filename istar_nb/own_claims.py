@@ -16,8 +16,8 @@ from .verdicts import Claim, differences, own, paired_estimate, pairs_of
 
 # %% ../nbs/55_own_claims.ipynb #4c41fd84
 method_grids = ("cola", "cola-unbiased", "shrink", "scratch", "scratch-methods")
-targets = dict(isoscore="IsoScore, all layers", mean_cosine="mean cosine, last layer",
-               cls_anisotropy_centred="first share of [CLS], centred", cls_anisotropy_raw="first share of [CLS], raw",
+targets = dict(isoscore="IsoScore of all layers", mean_cosine="mean cosine of the last layer",
+               cls_anisotropy_centred="first centred share of [CLS]", cls_anisotropy_raw="first raw share of [CLS]",
                cls_isoscore="IsoScore of [CLS]")
 bars_names = dict(atienza="entropy, selected bars", none="entropy, all bars")
 method_targets = dict(istar=("isoscore", 1), **{"istar-unbiased": ("isoscore", 1)}, cosreg=("mean_cosine", -1),
@@ -26,9 +26,9 @@ method_targets = dict(istar=("isoscore", 1), **{"istar-unbiased": ("isoscore", 1
                       isolayer=("cls_isoscore", 1))
 
 def method_runs(
-    evidence:Evidence,
-):  # pandas DataFrame with `place`, `what` (the method's name), and `baseline`, the name of what it is compared with
-    "The runs of every method, and stage one of IsoLayer, where the geometry was followed."
+    evidence:Evidence,  # the records
+):                      # pandas DataFrame with `place`, `what` (the method's name) and `baseline` (the name of its own)
+    "The runs of every method, and stage one of IsoLayer, with MiniLM on CoLA and the scratch encoder on SST-2."
     import pandas as pd
     epochs = evidence.epochs(*method_grids)
     epochs = epochs[(epochs.status == "done") & ((epochs.model == "minilm") | (epochs.task == "sst2"))]
@@ -42,7 +42,7 @@ def method_runs(
 
 # %% ../nbs/55_own_claims.ipynb #e766e432
 def method_name(run)->str:
-    "What a run is called; a plain run is named after its settings, `stage one` as it is."
+    "What a run is called; a plain run is named after its settings."
     if run.method == "none": return f"plain, {run['head']} head, batch {run.batch_size}"
     if run.method == "stage one": return run.method
     if run.method == "entropy": return bars_names[run.selection]
@@ -58,8 +58,8 @@ def method_baseline(run)->str:
 def method_pairs(
     runs,        # pandas DataFrame from `method_runs`
     place:str,   # encoder and task
-    what:str,    # name of a method
-    value:str,   # column
+    what:str,    # name of a method, as in `method_runs`
+    value:str,   # column whose differences are taken
 ):               # pandas DataFrame from `pairs_of`
     "A method against its own baseline."
     part = runs[runs.place == place]
@@ -80,9 +80,10 @@ def every_method(
         column, sign = method_targets[method]
         sign *= -1 if lam < 0 else 1
         found = paired_estimate(differences(method_pairs(runs, place, what, column)))
-        claims.append(Claim(f"target, {what}, {place}", own, "its own target", "every_method",
-                            f"{what} {'raises' if sign > 0 else 'lowers'} {targets[column]}, {place}", "geometry",
-                            targets[column].partition(",")[0], found, "up" if sign > 0 else "down"))
+        who = what.replace(", λ", " with λ").replace("entropy, ", "the entropy of ")
+        text = f"{who} {'raises' if sign > 0 else 'lowers'} the {targets[column]}, {place}"
+        claims.append(Claim(f"target, {what}, {place}", own, "its own target", "every_method", text, "geometry",
+                            targets[column].partition(" of ")[0], found, "up" if sign > 0 else "down"))
     return claims + without_shrinkage(runs)
 
 
@@ -91,7 +92,7 @@ def every_method(
 def without_shrinkage(
     runs,  # pandas DataFrame from `method_runs`
 )->list[Claim]:
-    "The unbiased score as the penalty against I-STAR with ζ = 0.2, same λ."
+    "The unbiased score as the penalty, compared with I-STAR at ζ = 0.2 and the same λ."
     twins, claims = runs[runs.method.isin(["istar", "istar-unbiased"])], []
     twins = twins[twins.lam.isin(twins.lam[twins.method == "istar-unbiased"])]
     compared = (("isoscore", "moves IsoScore further than", "geometry"), ("score", "scores above", "score"))
@@ -107,8 +108,8 @@ def without_shrinkage(
 
 # %% ../nbs/55_own_claims.ipynb #65271f15
 def pretrained_ends(
-    evidence:Evidence,
-):  # pandas DataFrame, one row a finished pre-training, with `two_nn` of the last layer
+    evidence:Evidence,  # the records
+):                      # pandas DataFrame, one row for each finished pre-training, with `two_nn` of the last layer
     "The end of every pre-training."
     wanted = {c.id for c in grid(*evidence.specs("pretrain"), PretrainConfig)}
     along = evidence.pretrained
@@ -117,8 +118,8 @@ def pretrained_ends(
 
 # %% ../nbs/55_own_claims.ipynb #d9d238dd
 def fine_tuned(
-    evidence:Evidence,
-):  # pandas DataFrame, with the λ and the seed of the pre-training as `lam` and `pretrained`
+    evidence:Evidence,  # the records
+):                      # pandas DataFrame, with the λ and the seed of the pre-training as `lam` and `pretrained`
     "The runs that start from these encoders."
     made = {f"scratch:{c.id}": c for c in grid(*evidence.specs("pretrain"), PretrainConfig)}
     runs = evidence.runs("pretrained-downstream")
@@ -128,8 +129,8 @@ def fine_tuned(
 
 # %% ../nbs/55_own_claims.ipynb #bb967e40
 def scratch_pairs(
-    evidence:Evidence,
-)->dict: # quantity -> pandas DataFrame with task, lam, seed (of the pre-training), run, baseline, difference, problem
+    evidence:Evidence,  # the records
+)->dict:                # quantity -> pandas DataFrame as from `pairs_of`, whose `seed` is that of the pre-training
     "Differences to the encoder that was pre-trained without a penalty."
     ends, fine = pretrained_ends(evidence), fine_tuned(evidence)
     def after(value):
@@ -149,7 +150,7 @@ def from_scratch(
     pairs, claims = scratch_pairs(opened(root)), []
     def claim(quantity, text, kind, unit, lam, claimed, task="held-out text"):
         values = differences(pairs[quantity], lam=lam, task=task)
-        text = f"{text}, pre-trained with λ = {signed(lam)}"
+        text = f"after pre-training with λ = {signed(lam)}, {text}"
         claims.append(Claim(f"scratch, {text}", own, "I-STAR, Limitations", "from_scratch", text, kind, unit,
                             paired_estimate(values), claimed))
     for lam in sorted(set(pairs["score"].lam), key=lambda lam: (abs(lam), lam)):
@@ -161,6 +162,6 @@ def from_scratch(
         for task, unit in (("cola", "Matthews"), ("sst2", "accuracy")):
             claim("score", f"the score on {task} is {'lower' if lam > 0 else 'higher'}", "score", unit, lam,
                   "down" if lam > 0 else "up", task)
-            claim("IsoScore after fine-tuning", f"fine-tuned on {task}, the encoder is still {less} isotropic",
+            claim("IsoScore after fine-tuning", f"the encoder fine-tuned on {task} is still {less} isotropic",
                   "geometry", "IsoScore", lam, up, task)
     return claims
