@@ -57,14 +57,15 @@ class Page:
 
     def text(self, selector): return self.run(f"document.querySelector({json.dumps(selector)}).textContent")
 
-    def keys(self, selector, key, times=1):
+    def press(self, key, selector, times=1, shift=False):
         "Focus an element and press a key."
         self.run(f"document.querySelector({json.dumps(selector)}).focus()")
-        code = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Home": 36, "End": 35, "Enter": 13}[key]
+        code = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Home": 36, "Enter": 13}[key]
         more = dict(text="\r") if key == "Enter" else {}
         for _ in range(times):
             for kind in ("keyDown", "keyUp"):
-                self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **(more if kind == "keyDown" else {}))
+                self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, modifiers=8*shift,
+                          **(more if kind == "keyDown" else {}))
 
     def drag(self, start, end):
         "Press the pointer at one place of the window, move it to another, and let go."

@@ -64,8 +64,8 @@ def test_a_spectrum_has_the_same_numbers(page, variances, zeta, reference):
 def test_keys_on_a_slider_show_the_number_that_python_computes(page):
     values = ex.defaults_of("spectrum")
     assert reading(page, "spectrum") == ex.draw_spectrum(**values)[1]
-    page.keys("#spectrum-v1", "ArrowLeft", 7)
-    page.keys("#spectrum-zeta", "ArrowRight", 6)
+    page.press("ArrowLeft", "#spectrum-v1", 7)
+    page.press("ArrowRight", "#spectrum-zeta", 6)
     values |= dict(v1=9.3, zeta=0.5)
     assert page.text("#spectrum-v1 + output") == "9.3" and reading(page, "spectrum") == ex.draw_spectrum(**values)[1]
 
@@ -83,7 +83,7 @@ def test_a_preset_and_a_dragged_bar(page):
 
 def test_what_cannot_be_scored_is_said(page):
     page.run("for (let i = 1; i <= 6; i++) { const s = document.getElementById('spectrum-v' + i); s.value = 0; s.dispatchEvent(new Event('input')) }")
-    page.keys("#spectrum-zeta", "Home")
+    page.press("Home", "#spectrum-zeta")
     with pytest.raises(ValueError) as error: ex.spectrum_numbers([0]*6, [4]*6)
     assert reading(page, "spectrum") == str(error.value)
 
@@ -109,7 +109,7 @@ def test_keys_on_the_number_of_points(page):
     page.wait("document.querySelector('#batches .reading').textContent.startsWith('True')")
     values = ex.defaults_of("batches")
     assert reading(page, "batches") == ex.draw_batches(**values)[1]
-    page.keys("#batches-n", "ArrowLeft", 12)
+    page.press("ArrowLeft", "#batches-n", 12)
     page.wait("document.querySelector('#batches .reading').textContent.startsWith('True')")
     sentence = reading(page, "batches")
     assert sentence == ex.draw_batches(**values | dict(n=20))[1]
@@ -148,15 +148,15 @@ def test_the_selection_agrees_on_random_barcodes(page):
 def test_gradient_steps_and_a_dragged_point(page):
     values = ex.defaults_of("barcode")
     assert reading(page, "barcode") == ex.draw_barcode(**values)[1]
-    for _ in range(3): page.keys("#barcode button", "Enter")
-    page.keys("#barcode-rate", "ArrowRight")
+    for _ in range(3): page.press("Enter", "#barcode button")
+    page.press("ArrowRight", "#barcode-rate")
     assert reading(page, "barcode") == ex.draw_barcode(**values | dict(steps=3, rate=0.12))[1]
     x, y = page.run("(r => [r.x + r.width/2, r.y + r.height/2])(document.querySelector('#barcode circle.point').getBoundingClientRect())")
     page.drag((x, y), (x, y - 30))
     moved = reading(page, "barcode")
     assert page.run("document.getElementById('barcode-steps').value") == "0" and moved != ex.draw_barcode(**values)[1]
     page.run("document.querySelector('#barcode details').open = true")
-    page.keys("#barcode-y", "ArrowDown", 20)
+    page.press("ArrowDown", "#barcode-y", 20)
     assert reading(page, "barcode") != moved
 
 

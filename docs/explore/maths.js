@@ -219,8 +219,8 @@ function exploreMaths() {
     return diagonal
   }
 
-  return {total, squares, participationRatio, scoreOfRatio, spectrumNumbers, uniforms, normals, centred, sums, unbiasedRatio,
-          scoresWithoutEach, jackknife, powerSpectrum, referenceSpectrum, batchScores, drawBatch, spread, eigenvalues}
+  return {total, squares, participationRatio, scoreOfRatio, spectrumNumbers, uniforms, normals, centred, sums,
+          unbiasedRatio, scoresWithoutEach, jackknife, powerSpectrum, referenceSpectrum, batchScores, drawBatch, spread, eigenvalues}
 }
 
 explore.maths = exploreMaths()

@@ -21,7 +21,7 @@ explore.svg = function (tag, attributes = {}, ...children) {
 // ---- controls
 
 explore.slider = function (id, control) {
-  const input = explore.element("input", {type: "range", id, min: control.low, max: control.high, step: control.step, value: control.value})
+  const {low: min, high: max, step, value} = control, input = explore.element("input", {type: "range", id, min, max, step, value})
   const shown = explore.element("output", {for: id, class: "value"})
   const show = () => { shown.textContent = String(input.value).replace("-", "−") }
   input.addEventListener("input", show)
@@ -34,10 +34,12 @@ explore.choice = function (id, control) {
   const input = explore.element("select", {id})
   for (const option of control.options) input.append(explore.element("option", {value: option}, option))
   input.value = control.value
-  return {row: [explore.element("label", {for: id}, control.label), input], read: () => input.value, write: value => { input.value = value }, input}
+  return {row: [explore.element("label", {for: id}, control.label), input], read: () => input.value,
+          write: value => { input.value = value }, input}
 }
 
-// The controls of an explorer. `update(values)` draws and returns the sentence to read out; what it throws is shown instead.
+// The controls of an explorer. `update(values)` draws and returns the sentence to read out.
+// What it throws is shown instead.
 explore.start = function (name, update) {
   const section = document.getElementById(name), form = section.querySelector(".controls")
   const sentence = section.querySelector(".reading"), controls = {}
@@ -49,7 +51,8 @@ explore.start = function (name, update) {
   }
   const set = changes => { for (const [key, value] of Object.entries(changes)) controls[key].write(value); redraw() }
   const presets = Object.entries(explore.data.presets[name] || {})
-  if (presets.length) form.append(explore.element("div", {class: "presets"}, ...presets.map(([label, changes]) => explore.button(label, () => set(changes)))))
+  const buttons = presets.map(([label, changes]) => explore.button(label, () => set(changes)))
+  if (buttons.length) form.append(explore.element("div", {class: "presets"}, ...buttons))
   for (const [key, control] of Object.entries(explore.data.controls[name])) {
     controls[key] = (control.options ? explore.choice : explore.slider)(`${name}-${key}`, control)
     form.append(explore.element("div", {class: "control"}, ...controls[key].row))
@@ -75,23 +78,28 @@ explore.ticks = function ([low, high], most = 5) {
 }
 
 // Axes in an empty svg; `axes.x(value)` and `axes.y(value)` are places on it.
-explore.axes = function (svg, {x, y, xlabel = "", ylabel = "", xticks, yticks, xshow = String, yshow = String, size = {}}) {
+explore.axes = function (svg, {x, y, xlabel = "", ylabel = "", xticks = explore.ticks(x), yticks = explore.ticks(y),
+                               xshow = String, yshow = String, size = {}}) {
   const {width, height, left, right, top, bottom} = {...explore.figure, ...size}, {svg: make} = explore
-  const place = {x: v => left + (v - x[0])/(x[1] - x[0])*(width - left - right), y: v => height - bottom - (v - y[0])/(y[1] - y[0])*(height - top - bottom)}
+  const place = {x: v => left + (v - x[0])/(x[1] - x[0])*(width - left - right),
+                 y: v => height - bottom - (v - y[0])/(y[1] - y[0])*(height - top - bottom)}
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`)
   svg.replaceChildren()
-  for (const v of xticks || explore.ticks(x)) svg.append(
+  for (const v of xticks) svg.append(
     make("line", {class: "grid", x1: place.x(v), x2: place.x(v), y1: top, y2: height - bottom}),
-    make("text", {class: "tick", x: place.x(v), y: height - bottom + 15, "text-anchor": "middle"}, xshow(v).replace("-", "−")))
-  for (const v of yticks || explore.ticks(y)) svg.append(
+    make("text", {class: "tick", x: place.x(v), y: height - bottom + 15, "text-anchor": "middle"},
+         xshow(v).replace("-", "−")))
+  for (const v of yticks) svg.append(
     make("line", {class: "grid", x1: left, x2: width - right, y1: place.y(v), y2: place.y(v)}),
     make("text", {class: "tick", x: left - 6, y: place.y(v) + 4, "text-anchor": "end"}, yshow(v).replace("-", "−")))
   svg.append(make("text", {class: "axis", x: (left + width - right)/2, y: height - 6, "text-anchor": "middle"}, xlabel),
-             make("text", {class: "axis", transform: `translate(12 ${(top + height - bottom)/2}) rotate(-90)`, "text-anchor": "middle"}, ylabel))
+             make("text", {class: "axis", transform: `translate(12 ${(top + height - bottom)/2}) rotate(-90)`,
+                           "text-anchor": "middle"}, ylabel))
   return {...place, left, right: width - right, top, bottom: height - bottom, inverse: event => {
     const box = svg.getBoundingClientRect()
     const px = (event.clientX - box.left)/box.width*width, py = (event.clientY - box.top)/box.height*height
-    return [x[0] + (px - left)/(width - left - right)*(x[1] - x[0]), y[0] + (height - bottom - py)/(height - top - bottom)*(y[1] - y[0])]
+    return [x[0] + (px - left)/(width - left - right)*(x[1] - x[0]),
+            y[0] + (height - bottom - py)/(height - top - bottom)*(y[1] - y[0])]
   }}
 }
 

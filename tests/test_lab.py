@@ -1,0 +1,71 @@
+"An explorer in JupyterLab itself: its slider moved by keyboard, and the sentence that Python computes."
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from urllib.request import urlopen
+
+import nbformat
+import pytest
+from browser import browser_page, needs_chromium
+
+from istar_nb.explore import defaults_of, draw_spectrum
+
+pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
+pytestmark = needs_chromium
+
+
+@contextmanager
+def jupyterlab(folder):
+    "The address of a JupyterLab on a folder, with settings of its own."
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    own = {f"JUPYTER_{kind}_DIR": str(folder/kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
+    options = ["--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}", "--IdentityProvider.token=", f"--ServerApp.root_dir={folder}"]
+    process = subprocess.Popen([sys.executable, "-m", "jupyterlab", *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                               env=os.environ | own | dict(IPYTHONDIR=str(folder/"ipython")))
+    try:
+        address = f"http://127.0.0.1:{port}"
+        wait_for(lambda: asked(f"{address}/api"))
+        yield address
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def asked(url):
+    "What the server answers; nothing before it listens."
+    try:
+        with urlopen(url, timeout=5) as answer: return json.load(answer)
+    except OSError: return []
+
+
+def wait_for(condition, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end: raise TimeoutError("JupyterLab does not answer")
+        time.sleep(0.2)
+
+
+def test_a_slider_in_jupyterlab(tmp_path):
+    cell = nbformat.v4.new_code_cell("from istar_nb.explore import explore_spectrum\nexplore_spectrum()")
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=dict(kernelspec=dict(name="python3", display_name="Python 3", language="python"))), tmp_path/"explorer.ipynb")
+    with jupyterlab(tmp_path) as address, browser_page() as page:
+        page.open(f"{address}/lab/tree/explorer.ipynb")
+        page.wait("document.querySelector('.jp-Notebook .jp-CodeCell .cm-content')", 120)
+        wait_for(lambda: any(kernel["connections"] and kernel["execution_state"] == "idle" for kernel in asked(f"{address}/api/kernels")))
+        page.press("Enter", ".jp-Notebook .jp-CodeCell .cm-content", shift=True)
+        page.wait("document.querySelectorAll('.noUi-handle').length == 7", 240)
+        sentence = "[...document.querySelectorAll('.widget-html-content')].map(e => e.textContent).find(t => t.startsWith('Participation'))"
+        values = defaults_of("spectrum")
+        assert page.run(sentence) == draw_spectrum(**values)[1]
+        before = page.run("document.querySelector('.jp-OutputArea img').src")
+        page.press("ArrowRight", ".widget-hslider:nth-child(8) .noUi-handle", 6)
+        wanted = draw_spectrum(**values | dict(zeta=0.5))[1]
+        page.wait(f"{sentence} === {wanted!r}")
+        assert page.run("document.querySelector('.jp-OutputArea img').src") != before
+        assert not [url for url in page.elsewhere if not url.startswith((address, address.replace("http", "ws")))]
