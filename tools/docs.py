@@ -60,12 +60,14 @@ class Site:
         self.places = {file: place(file) for file in files if not re.search(r"/[._]", file)}
         self.exports = {file: self.exported(file) for file in self.places if re.match(r"nbs/\d", file)}
         self.names = self.find_names()
-        for file, here in self.places.items(): self.add_page(file, here)
+        pages = list(self.places.items())
+        if explorers := (root/"docs"/"explore").exists(): self.places["docs/explore/index.html"] = "explore/index.md"
+        for file, here in pages: self.add_page(file, here)
         self.add_reference()
         for path in (root/"docs").rglob("*.*"):
             part = path.relative_to(root/"docs")
             if path.suffix not in (".md", ".yml") and part.parts[0] not in ("images", "overrides", "explore"): self.write(part.as_posix(), path.read_bytes())
-        if (root/"docs"/"explore").exists(): self.add_explorers()
+        if explorers: self.add_explorers()
 
     def write(self, name, data):
         (self.folder/name).parent.mkdir(parents=True, exist_ok=True)
@@ -136,7 +138,6 @@ class Site:
         made = {f"explore/{name}": data for name, data in files().items()}
         body = re.search(r"<body>(.*)</body>", made.pop("explore/index.html").decode(), re.S)[1]
         title = re.search(r"<h1>(.*?)</h1>", body)
-        self.places["docs/explore/index.html"] = "explore/index.md"
         for name, data in (made | {"explore/index.md": f"# {title[1]}\n\n{body.replace(title[0], '')}"}).items(): self.write(name, data)
 
     @property
