@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['padding_runs', 'gradient_share', 'padding_pairs', 'padding_claims_at', 'padding', 'dose_runs', 'dose_pairs', 'dose',
-           'early_runs', 'early_pairs', 'early', 'same_seeds', 'sentence_comparisons']
+           'early_runs', 'early_pairs', 'early', 'start_name', 'start_runs', 'without_function', 'same_seeds',
+           'sentence_comparisons']
 
 # %% ../nbs/56_control_claims.ipynb #12dbf363
 from .evidence import Evidence, opened
@@ -56,6 +57,8 @@ def padding_claims_at(
         found = paired_estimate(differences(padding_pairs(runs, value, baseline), task=task, lam=lam, **rows))
         return Claim(f"padding, {text}, {at}", own, "padding", "padding", f"{text}, {at}", kind, unit, found, claimed)
     return [
+        claim("change in score with padding counted", "score", unit, None, "score", "none", tokens="all"),
+        claim("change in score on real tokens", "score", unit, None, "score", "none", tokens="real"),
         claim("the score is higher where padding is counted", "score", unit, "up", "score", "real"),
         claim(f"real tokens keep {'more' if down else 'less'} of their IsoScore where padding is counted", "geometry",
               "IsoScore", "up" if down else "down", "isoscore", "real"),
@@ -102,8 +105,8 @@ def dose(
         found = paired_estimate(differences(dose_pairs(runs, value, baseline), task=task, target=target, what=what))
         claims.append(Claim(f"dose and response, {text}", own, "dose", "dose", text, kind, unit, found))
     for task, target in sorted({(r.task, r.target) for r in runs.itertuples() if r.what != "none"}):
-        claim("change of the score", task, target, "score", "score", "none", "isotropy")
-        claim("change of the score by the placebo", task, target, "score", "score", "none", "placebo")
+        claim("change in score", task, target, "score", "score", "none", "isotropy")
+        claim("change in score by the placebo", task, target, "score", "score", "none", "placebo")
         claim("score beyond the placebo's", task, target, "score", "score", "placebo", "isotropy")
         claim("IsoScore beyond the placebo's", task, target, "geometry", "isoscore", "placebo", "isotropy")
     return claims
@@ -142,8 +145,45 @@ def early(
         claims.append(Claim(f"early, {text}", own, "early", "early", text, "score", "Matthews", found, claimed))
     for lam in sorted({r.lam for r in epochs.itertuples() if r.when != "no penalty"}, reverse=True):
         for when in ("at once", "growing over one epoch", "after one epoch"):
-            claim("change of the score", when, lam, "no penalty", None)
+            claim("change in score", when, lam, "no penalty", None)
             if when != "at once": claim("the score is higher than with the penalty at once", when, lam, "at once", "up")
+    return claims
+
+# %% ../nbs/56_control_claims.ipynb #885752c8
+def start_name(
+    target:float,  # IsoScore of the last states before training; NaN for the encoder as it is
+    shape:str,     # "spectrum" or "outlier"
+)->str:
+    "What a start is called."
+    return "as it is" if target != target else f"ι = {target:g}" + ", one outlier"*(shape == "outlier")
+
+
+def start_runs(
+    evidence:Evidence,
+):  # pandas DataFrame, one row for every run and epoch, the one before training too; `start` and `last_isoscore`
+    "The runs that begin from the same function with different geometries."
+    epochs = evidence.epochs("start")
+    epochs = epochs[epochs.status == "done"]
+    start = list(map(start_name, epochs.target.astype(float), epochs["shape"]))
+    return epochs.assign(start=start, last_isoscore=epochs.isoscore_layers.str[-1].astype(float))
+
+# %% ../nbs/56_control_claims.ipynb #16991eaf
+def without_function(
+    root=None,  # folder of the records, or `Evidence`; None for the checkout's own
+)->list[Claim]:
+    "Whether fine-tuning from the same function with another geometry ends elsewhere."
+    epochs, claims = start_runs(opened(root)), []
+    for start in sorted(set(epochs.start) - {"as it is"}):
+        for text, epoch, kind, unit, value in (
+                ("score after the first epoch", 1, "score", "accuracy", "score"),
+                ("score after training", epochs.epoch.max(), "score", "accuracy", "score"),
+                ("IsoScore of the last layer after training", epochs.epoch.max(), "geometry", "IsoScore",
+                 "last_isoscore")):
+            then = epochs[epochs.epoch == epoch]
+            pairs = pairs_of(then, dict(start="as it is"), ("task",), ("start",), value)
+            text = f"{text}, begun at {start}, against the encoder as it is"
+            claims.append(Claim(f"start, {text}", own, "same function", "without_function", text, kind, unit,
+                                paired_estimate(differences(pairs, start=start))))
     return claims
 
 # %% ../nbs/56_control_claims.ipynb #4dc43767
