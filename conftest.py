@@ -15,6 +15,7 @@ from pathlib import Path
 
 # One compute thread a worker: tests run side by side, and idle threads would fight over the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])   # cells that begin with %%bash call `istar`
 
 import pytest
 from execnb.nbio import read_nb

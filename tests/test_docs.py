@@ -236,7 +236,7 @@ def luminance(colour):
 
 
 @needs_chromium
-@pytest.mark.parametrize("words", ["install", "own data", "cite"])
+@pytest.mark.parametrize("words", ["install", "quickstart", "own data", "csv", "cite", "troubleshooting"])
 def test_search_finds(site, page, words):
     page.open((site/"index.html").as_uri() + f"?q={words.replace(' ', '%20')}")
     page.wait("document.querySelectorAll('.md-search-result__item').length")

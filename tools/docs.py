@@ -30,7 +30,7 @@ def place(file):
     "The site's Markdown file for a file of the repository: its folder is the kind of page; a number in front only orders."
     folder, name = posixpath.split(file)
     if file in ("nbs/index.ipynb", "nbs/start.ipynb", "nbs/gallery.ipynb"): folder = ""
-    return posixpath.join(FOLDERS.get(folder, folder.removeprefix("docs/")), re.sub(r"^\d+_", "", name.lower()).replace(".ipynb", ".md"))
+    return posixpath.join(FOLDERS.get(folder, folder.removeprefix("docs/")), re.sub(r"^\d+_", "", name.lower()).rpartition(".")[0] + ".md")
 
 
 def slug(text): return re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", text)).strip("-").lower()
@@ -55,19 +55,16 @@ class Site:
         self.settings = parser["DEFAULT"]
         self.package = self.settings["lib_path"]
         self.modules = {path.stem: docs_api.Module(path) for path in sorted((root/self.package).glob("[!_]*.py"))}
-        found = [*(root/"nbs").rglob("*.ipynb"), *(root/"docs").rglob("*.md"), *root.glob("C*.md")]
+        found = [*(root/"nbs").rglob("*.ipynb"), *(root/"docs").rglob("*.md"), *(root/"docs"/"explore").glob("index.html"), *root.glob("C*.md")]
         files = sorted(path.relative_to(root).as_posix() for path in found)
         self.places = {file: place(file) for file in files if not re.search(r"/[._]", file)}
         self.exports = {file: self.exported(file) for file in self.places if re.match(r"nbs/\d", file)}
         self.names = self.find_names()
-        pages = list(self.places.items())
-        if explorers := (root/"docs"/"explore").exists(): self.places["docs/explore/index.html"] = "explore/index.md"
-        for file, here in pages: self.add_page(file, here)
+        for file, here in self.places.items(): self.add_explorers(here) if file.endswith(".html") else self.add_page(file, here)
         self.add_reference()
         for path in (root/"docs").rglob("*.*"):
             part = path.relative_to(root/"docs")
             if path.suffix not in (".md", ".yml") and part.parts[0] not in ("images", "overrides", "explore"): self.write(part.as_posix(), path.read_bytes())
-        if explorers: self.add_explorers()
 
     def write(self, name, data):
         (self.folder/name).parent.mkdir(parents=True, exist_ok=True)
@@ -132,13 +129,13 @@ class Site:
         pages["index"] = docs_api.overview(self.modules.values(), self.package, about)
         for name, text in pages.items(): self.write(f"reference/{name}.md", self.link_names(text, f"reference/{name}.md"))
 
-    def add_explorers(self):
+    def add_explorers(self, here):
         "The page of the explorers, which is HTML as it is, with its scripts and figures."
         from explore import files
         made = {f"explore/{name}": data for name, data in files().items()}
         body = re.search(r"<body>(.*)</body>", made.pop("explore/index.html").decode(), re.S)[1]
         title = re.search(r"<h1>(.*?)</h1>", body)
-        for name, data in (made | {"explore/index.md": f"# {title[1]}\n\n{body.replace(title[0], '')}"}).items(): self.write(name, data)
+        for name, data in (made | {here: f"# {title[1]}\n\n{body.replace(title[0], '')}"}).items(): self.write(name, data)
 
     @property
     def nav(self):

@@ -64,7 +64,7 @@ def output(raw):
 def plain(text):
     "`text` as a terminal leaves it: no colours, and of lines drawn over each other the last."
     text = re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", text)
-    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")).rstrip()
+    return "\n".join(line.rstrip("\r").rpartition("\r")[2].rstrip() for line in text.split("\n")).rstrip()
 
 
 def cells(path): return [cell for cell in map(Cell, nbformat.read(path, 4).cells) if not cell.hidden]

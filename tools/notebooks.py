@@ -52,7 +52,7 @@ def run(path):
     start, nb = time.time(), nbformat.read(path, 4)
     for cell in nb.cells:
         if cell.cell_type == "code" and not flagged(cell): cell.outputs = []
-    Client(nb, timeout=900, extra_arguments=["--log-level=40"], resources={"metadata": {"path": str(path.parent)}}).execute()
+    Client(nb, timeout=900, coalesce_streams=True, extra_arguments=["--log-level=40"], resources={"metadata": {"path": str(path.parent)}}).execute()
     for cell in nb.cells: store_no_controls(cell)
     nb.metadata.pop("widgets", None)
     nbformat.write(nb, path)
@@ -61,7 +61,8 @@ def run(path):
 
 
 if __name__ == "__main__":
-    os.environ.update(PYTHONHASHSEED="0", OMP_NUM_THREADS="1")  # the same outputs on every machine and every run
+    os.environ.update(PYTHONHASHSEED="0", OMP_NUM_THREADS="1", COLUMNS="100")  # the same outputs on every machine and every run
+    os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])  # with `istar`
     os.chdir(root)
     paths = find(sys.argv[1:])
     if sys.argv[1:]:
