@@ -4,7 +4,8 @@ const reach = () => {
   document.querySelectorAll("pre > code, .arithmatex, .md-typeset__scrollwrap").forEach(element => {
     if (element.scrollWidth > element.clientWidth) element.tabIndex = 0
   })
-  document.querySelectorAll(".md-code__nav:not([role])").forEach(nav => nav.setAttribute("role", "group"))
+  document.querySelectorAll("th:empty").forEach(th => th.replaceWith(document.createElement("td")))   // the corner of a table
+  document.querySelectorAll(".md-code__nav:not([role])").forEach(nav => nav.setAttribute("role", "none"))
 }
 new MutationObserver(reach).observe(document.querySelector(".md-content"), {childList: true, subtree: true})
 addEventListener("resize", reach)
