@@ -12,9 +12,9 @@ from importlib import import_module
 # %% ../nbs/61_api.ipynb #e94f3b10
 _public = {
     "states": "HiddenStates",
-    "scores": "isoscore isoscore_star isoscore_unbiased isoscore_from_cov",
+    "scores": "isoscore isoscore_star isoscore_unbiased isoscore_with_error isoscore_from_cov",
     "measures": "mean_cosine partition_score explained_variance sv_anisotropy effective_rank outlier_dimensions",
-    "dimension": "two_nn gride",
+    "dimension": "two_nn two_nn_with_error gride",
     "streaming": "IsoScoreMetric IsotropyMetrics",
     "watching": "watch",
     "regularizers": "Regularizer IStar UnbiasedIStar",

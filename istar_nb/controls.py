@@ -16,7 +16,7 @@ from .processes import averaged
 
 # %% ../nbs/16_controls.ipynb #cb5a8e9f
 class Placebo:
-    "A penalty's value with a gradient of the same length on every weight matrix, in a random direction that is drawn once."
+    "A penalty's value, with a gradient of the same length on every weight matrix in a random direction drawn once."
     def __init__(self,
         parameters:Iterable[Tensor], # the trained weights; those without gradient are left out
         seed:int=0,                  # of the directions
@@ -38,8 +38,10 @@ class Placebo:
     )->Tensor:                               # () equal to `penalty`, with the placebo's gradient
         "The placebo of a penalty."
         gradients = torch.autograd.grad(penalty, self.parameters, retain_graph=True, allow_unused=True)
-        if group is not None: gradients = averaged([p.new_zeros(p.shape) if g is None else g for p, g in zip(self.parameters, gradients)], group)
-        steps = [((p - p.detach())*d).sum()*g.norm() for p, d, g in zip(self.parameters, self.directions, gradients) if g is not None]
+        if group is not None:
+            gradients = averaged([p.new_zeros(p.shape) if g is None else g for p, g in zip(self.parameters, gradients)], group)
+        found = [each for each in zip(self.parameters, self.directions, gradients) if each[2] is not None]
+        steps = [((p - p.detach())*d).sum()*g.norm() for p, d, g in found]
         return penalty.detach() + sum(steps)
 
 # %% ../nbs/16_controls.ipynb #3de1c303

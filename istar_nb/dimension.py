@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['tile', 'units', 'block_width', 'keep_nearest', 'nearest_groups', 'group_members', 'exact_distances', 'matmul_formats',
            'product_error', 'uncertain', 'nearest_points', 'neighbor_distances', 'Dimension', 'neighbor_ratios',
-           'fit_line', 'two_nn', 'ScaleCurve', 'ratio_likelihood', 'gride']
+           'fit_line', 'two_nn_with_error', 'two_nn', 'ScaleCurve', 'ratio_likelihood', 'gride']
 
 # %% ../nbs/04_dimension.ipynb #5011eb7e
 import math
@@ -29,7 +29,7 @@ def block_width(
     blocks = -(-n//(tile if device.type == "cpu" else 4*tile))
     return -(-n//(blocks*group))*group
 
-
+# %% ../nbs/04_dimension.ipynb #058cf1bd
 def keep_nearest(
     values:Tensor,  # (m, c) smallest so far; changed in place
     members:Tensor, # (m, c) which points they belong to; changed in place
@@ -43,7 +43,7 @@ def keep_nearest(
     members.copy_(torch.where(new, index + start, old))
     values.copy_(smallest)
 
-
+# %% ../nbs/04_dimension.ipynb #8f97cfbf
 def nearest_groups(
     points:Tensor,         # (N, d) centred float32, N a multiple of `width`
     half:Tensor,           # (N,) half of the squared norms; infinite for padding
@@ -77,7 +77,7 @@ def group_members(
     members = (first[:, :, None] + offsets).masked_fill_(values.isinf()[:, :, None], -1).flatten(1)
     return members.masked_fill_((members >= n) | (members == torch.arange(n, device=first.device)[:, None]), -1)
 
-
+# %% ../nbs/04_dimension.ipynb #012141b1
 def exact_distances(
     x:Tensor,       # (n, d) points as they came
     rows:Tensor,    # (m,) numbers of some points
@@ -113,7 +113,7 @@ def product_error(
     coarse = max(units.get(name, 0) for name in matmul_formats(x.device)) if x.dtype == torch.float32 else 0
     return 2.5*x.shape[1]**0.5*torch.finfo(x.dtype).eps + 6*coarse
 
-
+# %% ../nbs/04_dimension.ipynb #030e43a8
 def uncertain(
     farthest:Tensor, # (n,) distance to the last neighbour, exact
     bound:Tensor,    # (n,) half of the smallest squared distance of any other point, as searched
@@ -123,7 +123,7 @@ def uncertain(
     "Which points may have nearer neighbours than those found, by the rounding error of the search."
     return farthest.square() + 2*error*(half + bound) > 2*bound
 
-
+# %% ../nbs/04_dimension.ipynb #43215d4a
 def nearest_points(
     x:Tensor,     # (n, d) points as they came
     rows:Tensor,  # (m,) numbers of the points in question
@@ -151,7 +151,8 @@ def neighbor_distances(
     k:int,               # neighbours of each point, at least 1
 )->Tensor:               # (n, k) distances to the nearest other points, ascending, float32 (float64 for float64 `x`)
     "Exact Euclidean distances to the `k` nearest other points, in memory that does not grow with n²."
-    if not isinstance(k, int) or k < 1: raise ValueError(f"`k` must be a whole number of neighbours, at least 1, not {k!r}")
+    if not isinstance(k, int) or k < 1:
+        raise ValueError(f"`k` must be a whole number of neighbours, at least 1, not {k!r}")
     x = as_points(x, min_points=k+1)
     largest, mean = magnitude(x), x.mean(0, dtype=scalar_dtype(x))
     smallest = torch.finfo(working_dtype(x)).tiny
@@ -166,7 +167,9 @@ def neighbor_distances(
         values, first = (found[:n] for found in nearest_groups(points, half, kept, width, group))
         distances = exact_distances(x, rows, group_members(values, first, width, group), k, scale)
         again = rows[uncertain(distances[:, -1], values[:, -1], half[:n], product_error(points))]
-        if len(again): distances[again] = exact_distances(x, again, nearest_points(x, again, mean, scale, kept), k, scale)
+        if len(again):
+            nearest = nearest_points(x, again, mean, scale, kept)
+            distances[again] = exact_distances(x, again, nearest, k, scale)
     return distances*scale
 
 # %% ../nbs/04_dimension.ipynb #56406bca
@@ -176,7 +179,7 @@ class Dimension(NamedTuple):
     standard_error:Tensor  # () its standard error, for independent points
     points:int             # points with a ratio: those without an exact double
 
-
+# %% ../nbs/04_dimension.ipynb #82265a88
 def neighbor_ratios(
     distances:Tensor, # (n, 2) nearer and farther distances
     name:str="x",     # what the argument is called in an error
@@ -184,11 +187,13 @@ def neighbor_ratios(
     "ln μ of the points whose nearer distance is not zero; an error if that leaves nothing to estimate from."
     near, far = distances[distances[:, 0] > 0].to(scalar_dtype(distances)).unbind(1)
     logs = (far/near).log()
-    if len(logs) < 3: raise ValueError(f"`{name}` has {len(logs)} points without an exact double, a dimension needs at least 3")
-    if not logs.any(): raise ValueError(f"`{name}` has neighbours at equal distances only: their ratios say nothing about its dimension")
+    if len(logs) < 3:
+        raise ValueError(f"`{name}` has {len(logs)} points without an exact double, a dimension needs at least 3")
+    if not logs.any():
+        raise ValueError(f"`{name}` has neighbours at equal distances only: their ratios tell no dimension")
     return logs
 
-
+# %% ../nbs/04_dimension.ipynb #433678c0
 def fit_line(
     logs:Tensor,      # (N,) ln μ
     discard:float,    # share of the largest left out
@@ -200,21 +205,29 @@ def fit_line(
     weights = y.flip(0).cumsum(0).flip(0)/(N-i+1)
     return logs.sort().values[:m], y, weights.norm()/y.square().sum()
 
-
-def two_nn(
+# %% ../nbs/04_dimension.ipynb #8d1265d9
+def two_nn_with_error(
     x:Tensor|np.ndarray,  # (n, d) floating point, n ≥ 3; one point a row, points independent of each other
     discard:float=0.1,    # share of the largest ratios left out, in (0, 1)
-    return_se:bool=False, # also return the standard error and the number of points used
-)->Tensor|Dimension:      # () intrinsic dimension, float32 (float64 for float64 `x`); or a `Dimension`
-    "Intrinsic dimension of `x` by the TwoNN estimator (Facco et al. 2017)."
+)->Dimension:             # float32 (float64 for float64 `x`) values
+    "Intrinsic dimension by the TwoNN estimator, with its standard error and the number of points it rests on."
     if not 0 < discard < 1: raise ValueError(f"`discard` must lie between 0 and 1, not {discard}")
     x = as_points(x, min_points=3)
     logs = neighbor_ratios(neighbor_distances(x, 2))
     l, y, relative = fit_line(logs, discard)
-    if not l.any(): raise ValueError(f"`x` has neighbours at equal distances only, once a share of {discard} is left out")
+    if not l.any():
+        raise ValueError(f"`x` has neighbours at equal distances only, once a share of {discard} is left out")
     slope = (l*y).sum()/l.square().sum()
     dimension = slope.to(working_dtype(x))
-    return Dimension(dimension, (slope*relative).to(dimension), len(logs)) if return_se else dimension
+    return Dimension(dimension, (slope*relative).to(dimension), len(logs))
+
+
+def two_nn(
+    x:Tensor|np.ndarray,  # (n, d) floating point, n ≥ 3; one point a row, points independent of each other
+    discard:float=0.1,    # share of the largest ratios left out, in (0, 1)
+)->Tensor:                # () intrinsic dimension, float32 (float64 for float64 `x`)
+    "Intrinsic dimension of `x` by the TwoNN estimator (Facco et al. 2017)."
+    return two_nn_with_error(x, discard).dimension
 
 # %% ../nbs/04_dimension.ipynb #b523eb86
 class ScaleCurve(NamedTuple):
@@ -225,7 +238,7 @@ class ScaleCurve(NamedTuple):
     radius:Tensor         # (m,) mean distance of the two neighbours, in units of `x`
     points:Tensor         # (m,) points with a ratio
 
-
+# %% ../nbs/04_dimension.ipynb #1eec77d7
 def ratio_likelihood(
     logs:Tensor,         # (N,) ln μ
     near:int,            # n₁
@@ -247,13 +260,14 @@ def ratio_likelihood(
     squares = torch.where(z > 1e-8, grown.square()*torch.exp(-z), torch.ones_like(z))
     return D, D/(N + shape*squares.sum()).sqrt()
 
-
+# %% ../nbs/04_dimension.ipynb #e627f71d
 def gride(
     x:Tensor|np.ndarray, # (n, d) floating point, n > `largest`; one point a row
     largest:int=64,      # highest neighbour used; the orders are the powers of two up to it
 )->ScaleCurve:           # float32 (float64 for float64 `x`) values, one for each scale, on the CPU
     "Intrinsic dimension against scale (Gride, Denti et al. 2022)."
-    if not isinstance(largest, int) or largest < 2: raise ValueError(f"`largest` must be a whole number, at least 2, not {largest!r}")
+    if not isinstance(largest, int) or largest < 2:
+        raise ValueError(f"`largest` must be a whole number, at least 2, not {largest!r}")
     x = as_points(x, min_points=largest+1)
     distances = neighbor_distances(x, largest).cpu()
     rows = []

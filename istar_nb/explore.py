@@ -23,7 +23,8 @@ from .figures import png_bytes, style
 from .methods import okabe_ito
 from .scores import isoscore_from_cov, isoscore_unbiased
 from .stability import shrunk_scores, spectrum
-from .topology import SELECTIONS, edge_lengths, features_of, persistent_entropy, spanning_forest
+from .topology import SELECTIONS, edge_lengths, features_of, persistent_entropy
+from .trees import spanning_forest
 
 if TYPE_CHECKING: from matplotlib.figure import Figure
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['unit_rows', 'mean_cosine', 'OuterProducts', 'check_sum', 'gram', 'shares_of', 'spectrum', 'check_k',
            'explained_variance', 'sv_anisotropy', 'effective_rank_of', 'effective_rank', 'log_partition',
-           'partition_score', 'mean_activation', 'OutlierDimensions', 'mean_and_variance', 'chosen', 'outliers_of',
+           'partition_score', 'mean_activation', 'OutlierDimensions', 'chosen', 'mean_and_variance', 'outliers_of',
            'outlier_dimensions', 'high_variance_dimensions']
 
 # %% ../nbs/03_measures.ipynb #3a23fcaa
@@ -26,12 +26,12 @@ def unit_rows(
     if not norms.detach().all(): raise ValueError("`x` has a zero vector: it has no direction, so no cosine")
     return rows/norms
 
-
+# %% ../nbs/03_measures.ipynb #8990060b
 def mean_cosine(
     x:Tensor|np.ndarray,                  # (n, d) floating point, n ≥ 2, no zero rows
     pairs:int|None=None,                  # random pairs of different points to average; None for all n(n-1), exactly
     generator:torch.Generator|None=None,  # for the random pairs; None for torch's own
-)->Tensor:                                # () in [-1/(n-1), 1], 0 has no preferred direction; float32 (float64 for float64 `x`); differentiable
+)->Tensor:                                # () in [-1/(n-1), 1], 0 has no preferred direction; dtype as `isoscore`; differentiable
     "Mean cosine of pairs of points (Ethayarajh 2019): anisotropy as *direction*, seen from the origin."
     x = as_points(x)
     n, scale, origin = len(x), magnitude(x.detach()) or 1., x.new_zeros(x.shape[1], dtype=scalar_dtype(x))
@@ -39,7 +39,8 @@ def mean_cosine(
         if pairs is None:
             total = sum(unit_rows(rows).sum(0) for _, rows in centred_chunks(x, origin, scale))
             return ((total.square().sum() - n)/(n*(n-1))).to(working_dtype(x))
-        if not isinstance(pairs, int) or pairs < 1: raise ValueError(f"`pairs` must be a positive whole number or None, not {pairs!r}")
+        if not isinstance(pairs, int) or pairs < 1:
+            raise ValueError(f"`pairs` must be a positive whole number or None, not {pairs!r}")
         place = torch.device("cpu") if generator is None else generator.device
         i, step = (torch.randint(low, n, (pairs,), generator=generator, device=place).to(x.device) for low in (0, 1))
         both = [unit_rows(x[rows].to(origin.dtype)/scale) for rows in (i, (i + step) % n)]
@@ -66,7 +67,7 @@ class OuterProducts(torch.autograd.Function):
         for rows, centred in centred_chunks(x, middle, ctx.largest): out[rows] = (centred @ both).to(x.dtype)
         return out, None
 
-
+# %% ../nbs/03_measures.ipynb #3fd72324
 def check_sum(
     spread:float, # largest distance of a coordinate from the mean, or from the origin
     largest:float,# largest |x|
@@ -77,7 +78,7 @@ def check_sum(
     if center: check_spread(spread, largest, working_dtype(x))
     elif largest == 0: raise ValueError("`x` is zero everywhere: it has no spectrum")
 
-
+# %% ../nbs/03_measures.ipynb #5b314438
 def gram(
     x:Tensor,     # (n, d) points, n < d
     center:bool,  # remove the mean first
@@ -97,7 +98,7 @@ def shares_of(
     values = torch.linalg.eigvalsh(matrix.to(scalar_dtype(matrix))).flip(0).clamp(min=0)
     return values/values.sum()
 
-
+# %% ../nbs/03_measures.ipynb #093e5b16
 def spectrum(
     x:Tensor|np.ndarray, # (n, d) floating point, n ≥ 2, d ≥ 2
     center:bool=True,    # True: variance about the mean; False: sum of squares about the origin
@@ -118,7 +119,7 @@ def check_k(
         raise ValueError(f"`k` must be a whole number from 1 to min(n, d) = {most}, not {k!r}")
     return k
 
-
+# %% ../nbs/03_measures.ipynb #a92c2028
 def explained_variance(
     x:Tensor|np.ndarray, # (n, d) floating point, n ≥ 2, d ≥ 2
     k:int,               # directions counted, 1 … min(n, d)
@@ -150,13 +151,13 @@ def effective_rank_of(
     p = sigma/sigma.sum() + eps
     return torch.where(p > 0, -p*torch.where(p > 0, p, 1.).log(), 0.).sum().exp()
 
-
+# %% ../nbs/03_measures.ipynb #eaa738f2
 def effective_rank(
     x:Tensor|np.ndarray, # (n, d) floating point, n ≥ 2, d ≥ 2
     center:bool=False,   # False: the matrix as it is, as both papers have it; True: about the mean
     eps:float=0.,        # 0: Roy & Vetterli; 1e-7: RankMe
 )->Tensor:               # () in [1, min(n, d)]; float32 (float64 for float64 `x`); differentiable
-    "Effective rank (Roy & Vetterli 2007; with `eps=1e-7` RankMe, Garrido et al. 2023): *evenness*, about the origin unless `center=True`."
+    "Effective rank (Roy & Vetterli 2007; `eps=1e-7`: RankMe, Garrido et al. 2023): *evenness*, about the origin by default."
     x = as_points(x)
     if not eps >= 0: raise ValueError(f"`eps` must not be negative, and is {eps}")
     return effective_rank_of(spectrum(x, center), eps, max(x.shape)).to(working_dtype(x))
@@ -179,11 +180,11 @@ def log_partition(
         parts.append(torch.cat([logits.logsumexp(0), (-logits).logsumexp(0)]))
     return torch.stack(parts).logsumexp(0)
 
-
+# %% ../nbs/03_measures.ipynb #f24b740a
 def partition_score(
     x:Tensor|np.ndarray, # (n, d) floating point, n ≥ 2, d ≥ 2
     log:bool=False,      # return ln I, which does not underflow
-)->Tensor:               # () in [0, 1], 1 is isotropic, or its logarithm; float32 (float64 for float64 `x`); differentiable if eigenvalues differ
+)->Tensor:               # () in [0, 1], 1 is isotropic, or its logarithm; differentiable if eigenvalues differ
     "Partition score I(X) (Mu & Viswanath 2018): anisotropy as *direction*, about the origin; depends on scale."
     x = as_points(x)
     with torch.autocast(x.device.type, enabled=False):
@@ -208,18 +209,6 @@ class OutlierDimensions(NamedTuple):
     share:Tensor # () their share of the total variance, in [0, 1]
 
 
-def mean_and_variance(
-    x:Tensor|np.ndarray,     # (n, d) floating point, n ≥ 2
-)->tuple[Tensor,Tensor]:     # (d,) means; (d,) variances divided by n; float64, in units in which the largest magnitude is 1
-    "Mean and variance of every dimension; an error if all points are the same."
-    x = as_points(x).detach()
-    largest = magnitude(x) or 1.
-    mean, variance = x.mean(0, dtype=scalar_dtype(x)), 0
-    for _, rows in centred_chunks(x, mean, largest): variance = variance + rows.square().sum(0)/len(x)
-    check_spread(variance.max().item()**0.5, 1., working_dtype(x))
-    return mean/largest, variance
-
-
 def chosen(
     outlier:Tensor,     # (d,) bool
     variance:Tensor,    # (d,) variances
@@ -227,6 +216,18 @@ def chosen(
     "The dimensions marked in `outlier`."
     ids = outlier.nonzero()[:, 0]
     return OutlierDimensions(len(ids), ids, (variance[ids].sum()/variance.sum()).float())
+
+# %% ../nbs/03_measures.ipynb #ae8d6e65
+def mean_and_variance(
+    x:Tensor|np.ndarray,     # (n, d) floating point, n ≥ 2
+)->tuple[Tensor,Tensor]:     # (d,) means; (d,) variances over n; float64, in units of the largest magnitude
+    "Mean and variance of every dimension; an error if all points are the same."
+    x = as_points(x).detach()
+    largest = magnitude(x) or 1.
+    mean, variance = x.mean(0, dtype=scalar_dtype(x)), 0
+    for _, rows in centred_chunks(x, mean, largest): variance = variance + rows.square().sum(0)/len(x)
+    check_spread(variance.max().item()**0.5, 1., working_dtype(x))
+    return mean/largest, variance
 
 # %% ../nbs/03_measures.ipynb #9bcb59f5
 def outliers_of(
@@ -243,13 +244,13 @@ def outliers_of(
     rounding = 16*torch.finfo(away.dtype).eps*values[by].abs().max()
     return chosen((away.abs() if by == "mean" else away) > n_sigma*away.std(correction=0) + rounding, variance)
 
-
+# %% ../nbs/03_measures.ipynb #ddda1d60
 def outlier_dimensions(
     x:Tensor|np.ndarray, # (n, d) floating point, n ≥ 2, d ≥ 2
     n_sigma:float=3.,    # standard deviations, over dimensions, that an outlier is away
     by:str="magnitude",  # what is compared: root mean square ("magnitude"), "mean" or "variance" of a dimension
 )->OutlierDimensions:    # count, ids and share of the variance
-    "Dimensions whose size is `n_sigma` standard deviations off the rest (in activations, for the weights of Kovaleva et al. 2021)."
+    "Dimensions `n_sigma` standard deviations off the rest (in activations, for the weights of Kovaleva et al. 2021)."
     return outliers_of(*mean_and_variance(x), n_sigma, by)
 
 

@@ -32,7 +32,7 @@ class Method:
 def _istar(c, kind:str):
     from istar_nb.regularizers import IStar
     return IStar(c.zeta, layers=c.layers, scope=c.scope, tokens=c.tokens, per_layer=c.per_layer,
-                 max_points=c.reference_points,
+                 reference_points=c.reference_points,
                  target=c.target, average=c.average if c.refresh == "average" else None)
 
 

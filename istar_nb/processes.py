@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['all_processes', 'check_scope', 'processes_of', 'process_count', 'process_rank', 'reduce_together', 'each_process',
-           'gathered', 'single_process', 'global_sum', 'averaged']
+           'gathered', 'single_process', 'global_sum', 'differentiable_gradients', 'averaged']
 
 # %% ../nbs/00_processes.ipynb #93e94b53
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -116,6 +116,18 @@ def global_sum(
 )->Tensor:                          # the total, the same on all; gradient to this process's `x`, times W
     "Sum over processes, differentiable without communication in the backward pass."
     return x if group is None else _GlobalSum.apply(x, group)
+
+# %% ../nbs/00_processes.ipynb #f1d608e6
+def differentiable_gradients(
+    formula:Callable[...,Tensor], # the value, by operations that autograd can follow
+    inputs:Sequence[Tensor],      # its arguments; those that require no gradient get none
+    grad:Tensor,                  # () gradient that arrives from above
+)->list[Tensor|None]:             # one for each of `inputs`, with a graph
+    "Gradients of a formula for a backward pass that is itself differentiated."
+    cut = [x.view_as(x) for x in inputs]
+    wanted = [x for x in cut if x.requires_grad]
+    found = iter(torch.autograd.grad(formula(*cut), wanted, grad, create_graph=True))
+    return [next(found) if x.requires_grad else None for x in cut]
 
 # %% ../nbs/00_processes.ipynb #a4b6b63e
 def averaged(

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from .covariance import as_points
-from .dimension import two_nn
+from .dimension import two_nn_with_error
 from .encoders import hidden_states
 from .figures import literal, method_color, png_bytes, run_label, signed, strength_of
 from .states import HiddenStates
@@ -194,7 +194,7 @@ class Measurement:
         values = {k: v.tolist() for k, v in self.metrics.compute().items() if k != "outliers"}
         values |= {f"{k}_se": v.item() for k, v in self.metrics.errors().items() if k != "outlier_share"}
         with contextlib.suppress(ValueError):    # points at equal distances, such as one repeated point, have no dimension
-            dimension = two_nn(self.sample.points, return_se=True)
+            dimension = two_nn_with_error(self.sample.points)
             values |= dict(two_nn=dimension[0].item(), two_nn_se=dimension[1].item())
         return finite(values)
 

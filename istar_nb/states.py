@@ -84,8 +84,10 @@ def _check_batch(layers:Sequence[Tensor], mask:Tensor, most:int|None)->None:
         if states.ndim != 3 or states.shape[:2] != mask.shape:
             raise ValueError(f"`layers[{l}]` must be (B, T, d) with a (B, T) `mask`, "
                              f"got {tuple(states.shape)} and {tuple(mask.shape)}")
-        if states.shape[-1] < 2: raise ValueError(f"`layers[{l}]` needs d ≥ 2 dimensions, got shape {tuple(states.shape)}")
-    if most is not None and most < 1: raise ValueError(f"`most` must be at least 1, or None for all points, not {most!r}")
+        if states.shape[-1] < 2:
+            raise ValueError(f"`layers[{l}]` needs d ≥ 2 dimensions, got shape {tuple(states.shape)}")
+    if most is not None and most < 1:
+        raise ValueError(f"`most` must be at least 1, or None for all points, not {most!r}")
 
 # %% ../nbs/00_states.ipynb #cd8ca177
 @dataclass(frozen=True)

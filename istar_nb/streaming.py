@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['rows_at_once', 'add_part_', 'add_sums_', 'norms_of', 'inverse_norms', 'add_points_', 'sums_of', 'merged', 'fitted',
-           'merged_over_processes', 'covariance_of', 'measures_of', 'unbiased_of', 'deal', 'StreamingMetric', 'counted',
-           'points_of', 'IsoScoreMetric', 'IsotropyMetrics']
+           'merged_over_processes', 'covariance_of', 'measures_of', 'unbiased_of', 'deal', 'counted', 'points_of',
+           'StreamingMetric', 'IsoScoreMetric', 'IsotropyMetrics']
 
 # %% ../nbs/05_streaming.ipynb #310f6d20
 import math
@@ -28,8 +28,6 @@ from .states import TOKENS, check_tokens, token_mask
 from .unbiased import ProductSums, jackknife_error
 
 # %% ../nbs/05_streaming.ipynb #edb2c606
-rows_at_once = 1024  # points on a CPU whose products are added in float32: enough for a fast product, few enough for the cache
-
 def add_part_(
     total:Tensor,      # (d+2, d+1) sums; changed in place
     head:Tensor,       # (2, d+1) first two rows of the sums of other points
@@ -46,14 +44,11 @@ def add_part_(
     return total
 
 
-def add_sums_(
-    total:Tensor, # (d+2, d+1) sums; changed in place
-    part:Tensor,  # (d+2, d+1) sums of other points
-)->Tensor:        # `total`, now of all the points
+def add_sums_(total:Tensor, part:Tensor)->Tensor: # `total`, changed in place: now of all the points
     "Merge sums."
     return add_part_(total, part[:2], part[2:, 0], part[2:, 1:])
 
-
+# %% ../nbs/05_streaming.ipynb #19b67749
 def norms_of(
     points:Tensor,         # (N, d) floating point
     index:Tensor,          # (n,) rows that count, n ≥ 1
@@ -62,7 +57,7 @@ def norms_of(
     norms = torch.linalg.vector_norm(points, dim=1, dtype=working_dtype(points))
     return norms, torch.stack(norms[index].aminmax())
 
-
+# %% ../nbs/05_streaming.ipynb #8cb4e401
 def inverse_norms(
     points:Tensor, # (N, d) floating point
     index:Tensor,  # (n,) rows that count, n ≥ 1
@@ -77,6 +72,8 @@ def inverse_norms(
         if not math.isfinite(high) and not norms[index].isfinite().all(): magnitude(points[index])
     return torch.where(norms > torch.finfo(dtype).tiny, norms.reciprocal(), 0.).to(dtype)
 
+# %% ../nbs/05_streaming.ipynb #7a8fbc4e
+rows_at_once = 1024  # points on a CPU whose products are added in float32: a fast product in the cache
 
 def add_points_(
     total:Tensor,   # (d+2, d+1) sums; changed in place
@@ -92,11 +89,13 @@ def add_points_(
             n, mean = len(rows), rows.mean(0)
             products, drift, _ = scatter(rows, mean)
             head = total.new_zeros(2, d+1)
-            head[0, 0], head[0, 1:], head[1, 0], head[1, 1] = n, mean.to(total) + drift.to(total)/n, (weights == 0).sum(), mean.abs().max()*eps
-            add_part_(total, head, (weights @ rows).to(total), products.addr_(drift, drift, alpha=-1/n).to(total.device))
+            head[0, 0], head[0, 1:] = n, mean.to(total) + drift.to(total)/n
+            head[1, 0], head[1, 1] = (weights == 0).sum(), mean.abs().max()*eps
+            products.addr_(drift, drift, alpha=-1/n)
+            add_part_(total, head, (weights @ rows).to(total), products.to(total.device))
     return total
 
-
+# %% ../nbs/05_streaming.ipynb #4b263d57
 def sums_of(
     points:Tensor,                  # (n, d) floating point, n ≥ 1
     device:torch.device|str="cpu",  # where the sums go
@@ -108,9 +107,7 @@ def sums_of(
     return add_points_(total, points, index, inverse_norms(points, index, norms, *extremes.tolist()))
 
 
-def merged(
-    parts:Tensor, # (W, K, d+2, d+1) sums of W sets of points, each in K groups
-)->Tensor:        # (K, d+2, d+1)
+def merged(parts:Tensor)->Tensor: # (W, K, d+2, d+1) of W sets of points in K groups -> (K, d+2, d+1)
     "The sums of all sets together, group by group."
     total = parts[0].clone()
     for part in parts[1:]:
@@ -118,16 +115,13 @@ def merged(
     return total
 
 # %% ../nbs/05_streaming.ipynb #c61fc1e0
-def fitted(
-    sums:Tensor, # (K, d'+2, d'+1) sums, d' 0 while nothing was seen
-    d:int,       # dimensions
-)->Tensor:       # (K, d+2, d+1)
+def fitted(sums:Tensor, d:int)->Tensor: # (K, d'+2, d'+1), d' 0 while nothing was seen -> (K, d+2, d+1)
     "`sums`, with room for `d` dimensions if they had none."
     known = sums.shape[-1] - 1
     if known not in (0, d): raise ValueError(f"`x` has {d} dimensions, and the metric has seen points of {known}")
     return sums if known == d else sums.new_zeros(len(sums), d+2, d+1)
 
-
+# %% ../nbs/05_streaming.ipynb #ae49e80e
 def merged_over_processes(
     sums:Tensor,                         # (K, d+2, d+1) what this process has seen
     group:"dist.ProcessGroup|None"=None, # processes; None for all of them
@@ -138,57 +132,64 @@ def merged_over_processes(
     shape = torch.tensor([d, -d if d else -2**31, len(sums), -len(sums)], device=sums.device)
     dist.all_reduce(shape, dist.ReduceOp.MAX, group=group)
     most, least, groups, fewest = shape.tolist()
-    if groups != -fewest: raise ValueError(f"the metric has between {-fewest} and {groups} `groups` on different processes")
-    if most not in (0, -least): raise ValueError(f"`x` has between {-least} and {most} dimensions on different processes")
+    if groups != -fewest:
+        raise ValueError(f"the metric has between {-fewest} and {groups} `groups` on different processes")
+    if most not in (0, -least):
+        raise ValueError(f"`x` has between {-least} and {most} dimensions on different processes")
     sums = fitted(sums, most).clone()
     rounding, others = sums[:, 1, 1:].clone(), sums[:, 1:, 0]
     dist.all_reduce(rounding, dist.ReduceOp.MAX, group=group)
     count, mean, scatter, others = moments_over_processes(sums[:, 0, 0], sums[:, 0, 1:], sums[:, 2:, 1:], others, group)
-    sums[:, 0, 0], sums[:, 0, 1:], sums[:, 2:, 1:], sums[:, 1:, 0], sums[:, 1, 1:] = count, mean, scatter, others, rounding
+    sums[:, 0, 0], sums[:, 0, 1:], sums[:, 2:, 1:] = count, mean, scatter
+    sums[:, 1:, 0], sums[:, 1, 1:] = others, rounding
     return [sums]
 
 # %% ../nbs/05_streaming.ipynb #90592147
-def covariance_of(
-    total:Tensor, # (d+2, d+1) sums of one set of points
-)->Tensor:        # (d, d) float64
+def covariance_of(total:Tensor)->Tensor: # (d+2, d+1) -> (d, d) float64
     "Sample covariance; an error for fewer than two points, or if all are the same."
     count = round(total[0, 0].item())
     if count < 2: raise ValueError(f"measuring needs n ≥ 2 points, and {count} {'was' if count == 1 else 'were'} seen")
     cov = total[2:, 1:]/(count-1)
-    if cov.diagonal().max().sqrt() <= total[1, 1]: raise ValueError("the points seen have zero variance: they differ by no more than rounding")
+    if cov.diagonal().max().sqrt() <= total[1, 1]:
+        raise ValueError("the points seen have zero variance: they differ by no more than rounding")
     return cov
 
-
+# %% ../nbs/05_streaming.ipynb #a939f62d
 def measures_of(
     total:Tensor,                   # (d+2, d+1) sums of one set of points, n ≥ 2
     ks:Sequence[int]=(1, 5, 20),    # for which k to give EV_k; those above d are left out
     n_sigma:float=3.,               # how far an outlier dimension is away; see `outlier_dimensions`
     by:str="magnitude",             # what is compared: "magnitude", "mean" or "variance"
-)->dict[str,Tensor]:                # name -> () float32; `mean_activation` and the marks `outliers` are (d,), counts int64
+)->dict[str,Tensor]:                # name -> () float32; `mean_activation` and `outliers` are (d,), counts int64
     "Every measure of these pages that needs no second pass."
     cov, count, mean, d = covariance_of(total), total[0, 0], total[0, 1:], total.shape[1] - 1
     n = int(count)
-    centred, raw = shares_of(cov)[:n-1], shares_of(cov*(n-1) + n*torch.outer(mean, mean))[:n]    # more than that is rounding
+    raw = shares_of(cov*(n-1) + n*torch.outer(mean, mean))[:n]
+    centred = shares_of(cov)[:n-1]    # more than that is rounding
     outliers, size = outliers_of(mean, total[2:, 1:].diagonal()/n, n_sigma, by), max(n, d)
+    no_zeros, cosines = total[1, 0] == 0, (total[2:, 0].square().sum() - n)/(n*(n-1))
     values = dict(isoscore=isoscore_from_cov(cov), participation_ratio=participation_ratio(cov),
-                  effective_rank_raw=effective_rank_of(raw, size=size), effective_rank_centred=effective_rank_of(centred, size=size),
-                  **{f"ev_{k}": centred[:k].sum() for k in ks if k <= d}, sv_anisotropy_raw=raw[0], sv_anisotropy_centred=centred[0],
-                  mean_cosine=(total[2:, 0].square().sum() - n)/(n*(n-1)) if total[1, 0] == 0 else cov.new_tensor(math.nan),
+                  effective_rank_raw=effective_rank_of(raw, size=size),
+                  effective_rank_centred=effective_rank_of(centred, size=size),
+                  **{f"ev_{k}": centred[:k].sum() for k in ks if k <= d},
+                  sv_anisotropy_raw=raw[0], sv_anisotropy_centred=centred[0],
+                  mean_cosine=cosines if no_zeros else cov.new_tensor(math.nan),
                   outlier_share=outliers.share, mean_activation=mean)
-    return {**{name: value.float() for name, value in values.items()}, "outlier_count": torch.tensor(outliers.count, device=cov.device),
-            "outliers": torch.zeros_like(mean, dtype=torch.bool).index_fill(0, outliers.ids, True), "count": count.long()}
+    marks = torch.zeros_like(mean, dtype=torch.bool).index_fill(0, outliers.ids, True)
+    return {**{name: value.float() for name, value in values.items()}, "outliers": marks, "count": count.long(),
+            "outlier_count": torch.tensor(outliers.count, device=cov.device)}
 
 # %% ../nbs/05_streaming.ipynb #15c5d38e
 def unbiased_of(
     sums:Tensor,            # (K, d+2, d+1) sums of K groups that are independent of each other
-)->tuple[Tensor,Tensor]:    # () score, NaN for fewer than 4 groups with points; () its standard error, NaN for fewer than 5; float32
+)->tuple[Tensor,Tensor]:    # () score, NaN for fewer than 4 groups with points; () standard error, NaN for fewer than 5
     "Unbiased IsoScore, unclipped, and its standard error by deleting one group at a time."
     sums = sums[sums[:, 0, 0] > 0]
     total, d = merged(sums[:, None])[0], sums.shape[-1] - 1
     scale = covariance_of(total).diagonal().max().sqrt()
     counts, delta = sums[:, 0, 0], (sums[:, 0, 1:] - total[0, 1:])/scale
-    s, A = counts[:, None]*delta, sums[:, 2:, 1:]/scale**2 + counts[:, None, None]*delta[:, :, None]*delta[:, None]
-    groups, nan = ProductSums(counts, s, A), sums.new_tensor(math.nan, dtype=torch.float32)
+    A = sums[:, 2:, 1:]/scale**2 + counts[:, None, None]*delta[:, :, None]*delta[:, None]
+    groups, nan = ProductSums(counts, counts[:, None]*delta, A), sums.new_tensor(math.nan, dtype=torch.float32)
     score = ratio_score(groups.traces(), d).float() if len(sums) > 3 else nan
     return score, jackknife_error(ratio_score(groups.traces_without_each(), d)).float() if len(sums) > 4 else nan
 
@@ -206,99 +207,7 @@ def deal(
     parts = index.tensor_split([ends[i*len(lengths)//K] for i in range(1, K)])
     return [(g, part) for g, part in zip(emptiest, parts) if len(part)]
 
-# %% ../nbs/05_streaming.ipynb #41eb7d6a
-class StreamingMetric(Metric):
-    "Sums of points, in groups; what the metrics of this page share."
-    is_differentiable, full_state_update = False, False
-    higher_is_better = None    # whether more isotropy is better is a question, not a property of the measure
-
-    def __init__(self,
-        d:int|None=None,     # dimensions; None to take them from the first update
-        groups:int=1,        # independent groups of sentences to keep apart
-        tokens:str="real",   # which tokens of (B, T, d) states: "real", "cls" or "all"
-        **options,           # of `torchmetrics.Metric`
-    ):
-        super().__init__(**{"dist_sync_fn": merged_over_processes} | options)
-        if d is not None and d < 2: raise ValueError(f"`d` must be at least 2, not {d}")
-        if groups < 1: raise ValueError(f"`groups` must be at least 1, not {groups}")
-        check_tokens(tokens)
-        self.tokens = tokens
-        sums = torch.zeros(groups, (d or 0)+2, (d or 0)+1, dtype=torch.float64)
-        self.add_state("sums", sums, dist_reduce_fx=merged, persistent=True)
-        self.add_state("choice", torch.tensor(TOKENS.index(tokens)), dist_reduce_fx="max")    # tells sums apart
-
-    @property
-    def count(self)->int: return round(self.sums[:, 0, 0].sum().item())
-    @property
-    def update_called(self)->bool: return self.count > 0 or super().update_called
-
-    def update(self,
-        x:Tensor|np.ndarray,   # (n, d) points or (B, T, d) states, floating point, n or B ≥ 0
-        mask:Tensor|None=None, # (n,) or (B, T) bool or integer, non-zero marks what counts; None for everything
-    )->None:
-        "Take in a batch; every row of (n, d) is a sentence of its own."
-        points, index, lengths = points_of(x, mask, self.tokens)
-        with torch.inference_mode(False), torch.no_grad():    # a state made in inference mode could not be changed outside it
-            if not len(index): return
-            norms, extremes = norms_of(points, index)
-            facts = torch.cat([extremes, lengths.to(extremes)]).to(self.sums)
-            low, high, *numbers = torch.cat([facts, self.sums[:, 0, 0]]).tolist()    # the only wait here on an accelerator
-            lengths, counts = numbers[:len(lengths)], numbers[len(lengths):]
-            inverse = inverse_norms(points, index, norms, low, high)    # nothing is taken in unless all of it is good
-            self.prepare(points.shape[1])
-            for group, part in deal(index, lengths, counts): add_points_(self.sums[group], points, part, inverse)
-
-    def prepare(self, d:int)->None:
-        "Make room for points of `d` dimensions."
-        self.sums = fitted(self.sums.clone() if self.sums.is_inference() else self.sums, d)
-
-    def forward(self, x:Tensor|np.ndarray, mask:Tensor|None=None)->Any:
-        "Take in a batch and return the value of it alone; if that has none, such as a single point, an error, but nothing is lost."
-        batch = self.clone()
-        batch.reset()
-        batch._to_sync = self.dist_sync_on_step
-        batch.update(x, mask)
-        self.merge_state(batch)
-        self._forward_cache = batch.compute()
-        return self._forward_cache
-
-    def merge_state(self, incoming_state:"Metric|Mapping[str,Tensor]")->None:
-        "Take in what another metric of this class, or its state, has seen."
-        if isinstance(incoming_state, Metric) and not isinstance(incoming_state, type(self)):
-            raise ValueError(f"`incoming_state` must be a {type(self).__name__} or a dict, not {type(incoming_state).__name__}")
-        if getattr(incoming_state, "tokens", self.tokens) != self.tokens:
-            raise ValueError(f"`incoming_state` counts tokens={incoming_state.tokens!r}, and this metric {self.tokens!r}")
-        other = incoming_state["sums"] if isinstance(incoming_state, Mapping) else incoming_state.sums
-        if len(other) != len(self.sums): raise ValueError(f"`incoming_state` has {len(other)} groups, and this metric {len(self.sums)}")
-        if (d := other.shape[-1] - 1) == 0: return
-        self.prepare(d)
-        self.sums, self._computed = merged(torch.stack([self.sums, other.to(self.sums)])), None
-
-    def sync(self, dist_sync_fn:Callable|None=None, *args, **kwargs)->None:
-        "Merge the states of all processes, by all-reduce unless told otherwise."
-        super().sync(dist_sync_fn or self.dist_sync_fn, *args, **kwargs)
-
-    @contextmanager
-    def sync_context(self, *args, **kwargs)->Iterator[None]:
-        "As in torchmetrics, but an error while computing leaves the metric as it was before."
-        try:
-            with super().sync_context(*args, **kwargs): yield
-        except Exception:
-            if self._is_synced: self.unsync()
-            raise
-
-    def _apply(self, fn:Callable, *args, **kwargs)->"StreamingMetric":
-        "Move to a device that has float64, and stay float64 when the model around is made half precision."
-        def moved(t):
-            device = fn(torch.empty(0, device=t.device)).device
-            return t.to(device) if has_float64(device) else t
-        return super()._apply(moved, *args, **kwargs)
-
-    def _load_from_state_dict(self, *args, **kwargs)->None:
-        super()._load_from_state_dict(*args, **kwargs)
-        self.sums = self.sums.clone().to(self.device)
-
-
+# %% ../nbs/05_streaming.ipynb #ce99c9f2
 def counted(
     x:Tensor,              # (n, d) points or (B, T, d) states
     mask:Tensor|None,      # (n,) or (B, T); None for everything
@@ -315,23 +224,125 @@ def counted(
                          "a mask is wanted in which non-zero marks what counts")
     return token_mask(mask if x.ndim == 3 else mask[:, None], tokens).view(wanted)
 
-
+# %% ../nbs/05_streaming.ipynb #c2ff6ba2
 def points_of(
     x:Tensor|np.ndarray,   # (n, d) points or (B, T, d) states
     mask:Tensor|None,      # (n,) or (B, T)
     tokens:str,            # "real", "cls" or "all"
-)->tuple[Tensor,Tensor,Tensor]: # (N, d) points; (n,) which of them count; (B,) how many of those belong to each sentence
+)->tuple[Tensor,Tensor,Tensor]: # (N, d) points; (n,) which count; (B,) how many of those each sentence has
     "Points, which of them count, and which belong together."
     x = torch.from_numpy(x) if isinstance(x, np.ndarray) else x
     if not isinstance(x, Tensor) or x.ndim not in (2, 3):
-        raise ValueError(f"`x` must be (n, d) points or (B, T, d) states, not {tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__}")
+        came = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise ValueError(f"`x` must be (n, d) points or (B, T, d) states, not {came}")
     kept = counted(x, mask, tokens)
     index = kept.flatten().nonzero().squeeze(1)
-    return as_points(x.detach().flatten(0, -2), min_points=0), index, kept.sum(1) if x.ndim == 3 else torch.ones_like(index)
+    lengths = kept.sum(1) if x.ndim == 3 else torch.ones_like(index)
+    return as_points(x.detach().flatten(0, -2), min_points=0), index, lengths
+
+# %% ../nbs/05_streaming.ipynb #e9597ab5
+class _SummedMetric(Metric):
+    "Sums of points, in groups, as the one state of a torchmetrics metric."
+    is_differentiable, full_state_update = False, False
+    higher_is_better = None    # whether more isotropy is better is a question, not a property of the measure
+
+    def __init__(self,
+        d:int|None=None,     # dimensions; None to take them from the first update
+        groups:int=1,        # independent groups of sentences to keep apart
+        tokens:str="real",   # which tokens of (B, T, d) states: "real", "cls" or "all"
+        **options,           # of `torchmetrics.Metric`
+    ):
+        super().__init__(**{"dist_sync_fn": merged_over_processes} | options)
+        if d is not None and d < 2: raise ValueError(f"`d` must be at least 2, not {d}")
+        if groups < 1: raise ValueError(f"`groups` must be at least 1, not {groups}")
+        self.tokens = check_tokens(tokens)
+        sums = torch.zeros(groups, (d or 0)+2, (d or 0)+1, dtype=torch.float64)
+        self.add_state("sums", sums, dist_reduce_fx=merged, persistent=True)
+        self.add_state("choice", torch.tensor(TOKENS.index(tokens)), dist_reduce_fx="max")    # tells sums apart
+
+    @property
+    def count(self)->int: return round(self.sums[:, 0, 0].sum().item())
+    @property
+    def update_called(self)->bool: return self.count > 0 or super().update_called
+
+    def make_room(self, d:int)->None:
+        "Make room for points of `d` dimensions."
+        self.sums = fitted(self.sums.clone() if self.sums.is_inference() else self.sums, d)
+
+    def _apply(self, fn:Callable, *args, **kwargs)->"_SummedMetric":
+        "Move to a device that has float64, and stay float64 when the model around is made half precision."
+        def moved(t):
+            device = fn(torch.empty(0, device=t.device)).device
+            return t.to(device) if has_float64(device) else t
+        return super()._apply(moved, *args, **kwargs)
+
+    def _load_from_state_dict(self, *args, **kwargs)->None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self.sums = self.sums.clone().to(self.device)
+
+# %% ../nbs/05_streaming.ipynb #ca836717
+class _FedMetric(_SummedMetric):
+    "A metric that takes in points."
+    def update(self,
+        x:Tensor|np.ndarray,   # (n, d) points or (B, T, d) states, floating point, n or B ≥ 0
+        mask:Tensor|None=None, # (n,) or (B, T) bool or integer, non-zero marks what counts; None for everything
+    )->None:
+        "Take in a batch; every row of (n, d) is a sentence of its own."
+        points, index, lengths = points_of(x, mask, self.tokens)
+        with torch.inference_mode(False), torch.no_grad():    # a state made in inference mode stays in it
+            if not len(index): return
+            norms, extremes = norms_of(points, index)
+            facts = torch.cat([extremes, lengths.to(extremes)]).to(self.sums)
+            low, high, *numbers = torch.cat([facts, self.sums[:, 0, 0]]).tolist()    # the only wait on an accelerator
+            lengths, counts = numbers[:len(lengths)], numbers[len(lengths):]
+            inverse = inverse_norms(points, index, norms, low, high)    # nothing is taken in unless all of it is good
+            self.make_room(points.shape[1])
+            for group, part in deal(index, lengths, counts): add_points_(self.sums[group], points, part, inverse)
+
+    def forward(self, x:Tensor|np.ndarray, mask:Tensor|None=None)->Any:
+        "Take in a batch and return the value of it alone; an error if that has none, such as a single point, but it is kept."
+        batch = self.clone()
+        batch.reset()
+        batch._to_sync = self.dist_sync_on_step
+        batch.update(x, mask)
+        self.merge_state(batch)
+        self._forward_cache = batch.compute()
+        return self._forward_cache
+
+# %% ../nbs/05_streaming.ipynb #5d8543cb
+class StreamingMetric(_FedMetric):
+    "A metric of points that merges with others, over processes too; what the metrics of this page share."
+    def merge_state(self, incoming_state:"Metric|Mapping[str,Tensor]")->None:
+        "Take in what another metric of this class, or its state, has seen."
+        if isinstance(incoming_state, Metric) and not isinstance(incoming_state, type(self)):
+            came = type(incoming_state).__name__
+            raise ValueError(f"`incoming_state` must be a {type(self).__name__} or a dict, not {came}")
+        if getattr(incoming_state, "tokens", self.tokens) != self.tokens:
+            other = incoming_state.tokens
+            raise ValueError(f"`incoming_state` counts tokens={other!r}, and this metric {self.tokens!r}")
+        other = incoming_state["sums"] if isinstance(incoming_state, Mapping) else incoming_state.sums
+        if len(other) != len(self.sums):
+            raise ValueError(f"`incoming_state` has {len(other)} groups, and this metric {len(self.sums)}")
+        if (d := other.shape[-1] - 1) == 0: return
+        self.make_room(d)
+        self.sums, self._computed = merged(torch.stack([self.sums, other.to(self.sums)])), None
+
+    def sync(self, dist_sync_fn:Callable|None=None, *args, **kwargs)->None:
+        "Merge the states of all processes, by all-reduce unless told otherwise."
+        super().sync(dist_sync_fn or self.dist_sync_fn, *args, **kwargs)
+
+    @contextmanager
+    def sync_context(self, *args, **kwargs)->Iterator[None]:
+        "As in torchmetrics, but an error while computing leaves the metric as it was before."
+        try:
+            with super().sync_context(*args, **kwargs): yield
+        except Exception:
+            if self._is_synced: self.unsync()
+            raise
 
 # %% ../nbs/05_streaming.ipynb #26e00e8e
 class IsoScoreMetric(StreamingMetric):
-    "IsoScore (Rudman et al. 2022) of all points seen, or IsoScore* (Rudman & Eickhoff 2024) with a reference covariance."
+    "IsoScore (Rudman et al. 2022) of all points seen, or IsoScore* (Rudman & Eickhoff 2024) with a reference."
     plot_lower_bound, plot_upper_bound = 0., 1.
 
     def __init__(self,
@@ -354,7 +365,7 @@ class IsoScoreMetric(StreamingMetric):
         "One value, or a list of them as a curve."
         return self._plot(val, ax)
 
-
+# %% ../nbs/05_streaming.ipynb #5d56a209
 class IsotropyMetrics(StreamingMetric):
     "Every measure of isotropy that needs no second pass, of all points seen."
     def __init__(self,
@@ -362,7 +373,7 @@ class IsotropyMetrics(StreamingMetric):
         ks:Sequence[int]=(1, 5, 20),   # for which k to give EV_k, centred
         n_sigma:float=3.,              # how far an outlier dimension is away; see `outlier_dimensions`
         by:str="magnitude",            # what outliers are compared by: "magnitude", "mean" or "variance"
-        groups:int=8,                  # groups of sentences, 5 or more for standard errors; 1 saves memory, 8·d² bytes a group
+        groups:int=8,                  # groups of sentences, 5 or more for standard errors; each takes 8·d² bytes
         tokens:str="real",             # which tokens of (B, T, d) states: "real", "cls" or "all"
         **options,                     # of `torchmetrics.Metric`
     ):
@@ -379,7 +390,10 @@ class IsotropyMetrics(StreamingMetric):
         "Standard errors by deleting one group at a time, over all processes; NaN for fewer than 5 groups with points."
         with self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=self.sync_on_compute):
             sums, unbiased = self.sums[self.sums[:, 0, 0] > 0], unbiased_of(self.sums)[1]
-        kept = [[g for g in range(len(sums)) if g != left_out] for left_out in range(len(sums))] if len(sums) > 4 else [slice(None)]
+        every, enough = list(range(len(sums))), len(sums) > 4
+        kept = [[g for g in every if g != left_out] for left_out in every] if enough else [every]
         found = [measures_of(merged(sums[groups][:, None])[0], **self.choices) for groups in kept]
-        def error(name): return jackknife_error(torch.stack([values[name].double() for values in found])).float() if len(sums) > 4 else unbiased.new_tensor(math.nan)
-        return {name: error(name) for name, value in found[0].items() if value.ndim == 0 and value.is_floating_point()} | dict(isoscore_unbiased=unbiased)
+        names = [name for name, value in found[0].items() if value.ndim == 0 and value.is_floating_point()]
+        columns = {name: torch.stack([values[name].double() for values in found]) for name in names}
+        def error(values): return jackknife_error(values).float() if enough else unbiased.new_tensor(math.nan)
+        return {name: error(values) for name, values in columns.items()} | dict(isoscore_unbiased=unbiased)

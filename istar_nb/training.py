@@ -42,7 +42,8 @@ from .controls import Placebo, ramp
 from .covariance import Moments, check_finite, host_numbers, peak, scalar_dtype
 from .dimension import two_nn
 from .encoders import forward_with_states, load_encoder, local_source, weights_folder
-from .isolayer import ClsModel, cls_features, split_indices, train_isolayer
+from .isolayer import ClsModel
+from .second_stage import cls_features, split_indices, train_isolayer
 from .scores import TooFew, isoscore, isoscore_from_cov
 from .measures import spectrum, sv_anisotropy
 from .methods import METHODS
@@ -292,7 +293,7 @@ def losses(session:Session, rows:list[int])->tuple[Tensor,Tensor|None,HiddenStat
 
 def prepare_penalty(session:Session, group:list[list[int]])->None:
     "Show the micro-batches of an update to a penalty that takes them as one batch, and leave the random state as it was."
-    if len(group) == 1 or not hasattr(session.penalty, "prepare"): return
+    if len(group) == 1 or session.penalty is None or not session.penalty.needs_update: return
     model, state = session.accelerator.unwrap_model(session.model), random_state()
     def seen(rows):
         with torch.no_grad(), session.accelerator.autocast(): return session.forward(model, session.features, rows)[1:]

@@ -17,11 +17,45 @@ from torch import Tensor
 
 from .covariance import Moments, scalar_dtype
 
-# %% ../nbs/14_transforms.ipynb #f02a3824
-class NormMoments(Moments):
-    "Moments together with Σ‖x-μ‖²(x-μ) and Σ‖x-μ‖⁴, which Ledoit & Wolf's coefficient needs; of any number of batches."
+# %% ../nbs/14_transforms.ipynb #59060bb5
+class _FourthMoments(Moments):
+    "Moments together with Σ‖x-μ‖²(x-μ) and Σ‖x-μ‖⁴, and how these move with the mean."
     cubic, quartic = 0., 0.
 
+    def moved(self,
+        delta:Tensor,       # (d,) how far the points move
+    )->tuple[Tensor,Tensor]:# Σ‖c+δ‖²(c+δ) (d,) and Σ‖c+δ‖⁴ ()
+        "Third and fourth sums of the centred points after a shift."
+        trace, length, turned = self.scatter.diagonal().sum(), delta @ delta, self.scatter @ delta
+        return (self.cubic + trace*delta + 2*turned + self.count*length*delta,
+                self.quartic + 4*(delta @ self.cubic) + 2*trace*length + 4*(delta @ turned) + self.count*length**2)
+
+    def merge(self,
+        other:"_FourthMoments", # moments of other points of the same dimensions
+    )->"_FourthMoments":        # itself, now of both
+        "Take in the points of `other`."
+        if self.count == 0 or other.count == 0:
+            if other.count: self.cubic, self.quartic = other.cubic, other.quartic
+            return super().merge(other)
+        delta = (other.mean - self.mean)/(self.count + other.count)
+        sums = zip(self.moved(-delta*other.count), other.moved(delta*self.count))
+        self.cubic, self.quartic = (a + b for a, b in sums)
+        return super().merge(other)
+
+    def state_dict(self)->dict: # of `Moments`, with cubic (d,) and quartic () tensors
+        "What to save; `load_state_dict` takes it back."
+        return super().state_dict() | (dict(cubic=self.cubic, quartic=self.quartic) if self.count else {})
+
+    def load_state_dict(self, state:dict)->None: # as `state_dict` gave it
+        "Forget everything and take the saved state."
+        if lacking := [name for name in ("cubic", "quartic") if state and name not in state]:
+            raise ValueError(f"`state` has no {' and no '.join(lacking)}: it is of `Moments`, which know no fourth powers")
+        super().load_state_dict(state)
+        self.cubic, self.quartic = state.get("cubic", 0.), state.get("quartic", 0.)
+
+# %% ../nbs/14_transforms.ipynb #cf5a229c
+class NormMoments(_FourthMoments):
+    "Moments with the third and fourth sums that Ledoit & Wolf's coefficient needs; of any number of batches."
     def update(self,
         x:Tensor|np.ndarray, # (n, d) points, n ≥ 0; taken in as float64 where there is one
     )->"NormMoments":        # itself
@@ -35,26 +69,6 @@ class NormMoments(Moments):
         part.cubic, part.quartic = squares @ centred, squares.square().sum()
         return self.merge(part)
 
-    def moved(self,
-        delta:Tensor,       # (d,) how far the points move
-    )->tuple[Tensor,Tensor]:# Σ‖c+δ‖²(c+δ) (d,) and Σ‖c+δ‖⁴ ()
-        "Third and fourth sums of the centred points after a shift."
-        trace, length, turned = self.scatter.diagonal().sum(), delta @ delta, self.scatter @ delta
-        return (self.cubic + trace*delta + 2*turned + self.count*length*delta,
-                self.quartic + 4*(delta @ self.cubic) + 2*trace*length + 4*(delta @ turned) + self.count*length**2)
-
-    def merge(self,
-        other:"NormMoments", # moments of other points of the same dimensions
-    )->"NormMoments":        # itself, now of both
-        "Take in the points of `other`."
-        if self.count == 0 or other.count == 0:
-            if other.count: self.cubic, self.quartic = other.cubic, other.quartic
-            return super().merge(other)
-        delta = (other.mean - self.mean)/(self.count + other.count)
-        sums = zip(self.moved(-delta*other.count), other.moved(delta*self.count))
-        self.cubic, self.quartic = (a + b for a, b in sums)
-        return super().merge(other)
-
     def all_reduce(self,
         group:"dist.ProcessGroup|None"=None, # processes; None for all of them
     )->"NormMoments":                        # itself, now of the points of all processes
@@ -66,17 +80,6 @@ class NormMoments(Moments):
         dist.all_reduce(sums, group=group)
         self.cubic, self.quartic = sums[:-1], sums[-1]
         return self
-
-    def state_dict(self)->dict: # of `Moments`, with cubic (d,) and quartic () tensors
-        "What to save; `load_state_dict` takes it back."
-        return super().state_dict() | (dict(cubic=self.cubic, quartic=self.quartic) if self.count else {})
-
-    def load_state_dict(self, state:dict)->None: # as `state_dict` gave it
-        "Forget everything and take the saved state."
-        if lacking := [name for name in ("cubic", "quartic") if state and name not in state]:
-            raise ValueError(f"`state` has no {' and no '.join(lacking)}: it holds `Moments`, which know no fourth powers")
-        super().load_state_dict(state)
-        self.cubic, self.quartic = state.get("cubic", 0.), state.get("quartic", 0.)
 
     def ledoit_wolf(self)->float: # in [0, 1]
         "Coefficient of the shrinkage toward (tr S/d) I (Ledoit & Wolf 2004)."
@@ -93,12 +96,13 @@ def checked(
     min_points:int=1,        # smallest n accepted
 )->np.ndarray:               # (n, d) float64 or float32
     "`X` as an array, with scikit-learn's errors; for every scikit-learn from 1.4."
-    options = dict(reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=min_points, ensure_min_features=2 if reset else 1)
+    options = dict(reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=min_points,
+                   ensure_min_features=2 if reset else 1)
     try: from sklearn.utils.validation import validate_data
     except ImportError: return estimator._validate_data(X, **options)
     return validate_data(estimator, X, **options)
 
-
+# %% ../nbs/14_transforms.ipynb #038a9de3
 def directions(
     cov:Tensor, # (d, d) covariance
 )->tuple[np.ndarray,np.ndarray]: # variances (d,), largest first, and unit directions as rows (d, d)
@@ -108,32 +112,10 @@ def directions(
     largest = np.abs(vectors).argmax(1)
     return variances.clip(min=0), vectors*np.sign(vectors[np.arange(len(vectors)), largest])[:, None]
 
-
-class MomentTransformer(TransformerMixin, BaseEstimator):
-    "What is common to transformers that know mean and covariance of the points: one pass, in float64."
+# %% ../nbs/14_transforms.ipynb #9c25f6b7
+class _Learner(TransformerMixin, BaseEstimator):
+    "What transformers learn that know mean and covariance of the points: one pass, in float64."
     chunk = 4096  # rows taken in at a time
-
-    def fit(self,
-        X,       # (n, d) floating point, n ≥ 2, d ≥ 2
-        y=None,  # ignored
-    )->"MomentTransformer": # itself
-        "Learn from `X` and nothing else."
-        X = checked(self, X, reset=True, min_points=2)
-        self.moments_, self.rounding_ = NormMoments(), 0.
-        self.take_in(X)
-        if not self.settle(): raise ValueError(f"X has zero variance: its {len(X)} points differ by no more than rounding")
-        return self
-
-    def partial_fit(self,
-        X,       # (n, d) floating point, n ≥ 1, d ≥ 2
-        y=None,  # ignored
-    )->"MomentTransformer": # itself
-        "Learn from `X` as well; can transform as soon as the points seen differ."
-        X = checked(self, X, reset=not hasattr(self, "moments_"))
-        if not hasattr(self, "moments_"): self.moments_, self.rounding_ = NormMoments(), 0.
-        self.take_in(X)
-        self.settle()
-        return self
 
     def take_in(self, X:np.ndarray):
         "Add rows to the moments, and note how coarse their numbers are."
@@ -156,6 +138,32 @@ class MomentTransformer(TransformerMixin, BaseEstimator):
         X = checked(self, X, reset=False)
         return X - self.mean_, X.dtype
 
+# %% ../nbs/14_transforms.ipynb #8a5a19a4
+class MomentTransformer(_Learner):
+    "What is common to transformers that know mean and covariance of the points."
+    def fit(self,
+        X,       # (n, d) floating point, n ≥ 2, d ≥ 2
+        y=None,  # ignored
+    )->"MomentTransformer": # itself
+        "Learn from `X` and nothing else."
+        X = checked(self, X, reset=True, min_points=2)
+        self.moments_, self.rounding_ = NormMoments(), 0.
+        self.take_in(X)
+        if not self.settle():
+            raise ValueError(f"X has zero variance: its {len(X)} points differ by no more than rounding")
+        return self
+
+    def partial_fit(self,
+        X,       # (n, d) floating point, n ≥ 1, d ≥ 2
+        y=None,  # ignored
+    )->"MomentTransformer": # itself
+        "Learn from `X` as well; can transform as soon as the points seen differ."
+        X = checked(self, X, reset=not hasattr(self, "moments_"))
+        if not hasattr(self, "moments_"): self.moments_, self.rounding_ = NormMoments(), 0.
+        self.take_in(X)
+        self.settle()
+        return self
+
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
@@ -163,14 +171,12 @@ class MomentTransformer(TransformerMixin, BaseEstimator):
 
     def _more_tags(self): return dict(preserves_dtype=[np.float64, np.float32])  # scikit-learn before 1.6
 
-# %% ../nbs/14_transforms.ipynb #d66dc3cc
-class Whitening(ClassNamePrefixFeaturesOutMixin, MomentTransformer):
-    "Linear map after which the points have unit covariance, with shrinkage toward (tr S/d) I (Ledoit & Wolf 2004)."
-    def __init__(self,
-        method:str="pca",           # "pca": columns are principal components; "zca": in the old axes
-        shrinkage:float|str=0.,     # ρ in [0, 1]; "auto" for Ledoit & Wolf's
-        n_components:int|None=None, # directions kept, largest variance first, 1 … d; None for all
-    ): self.method, self.shrinkage, self.n_components = method, shrinkage, n_components
+# %% ../nbs/14_transforms.ipynb #62c8e7ae
+class _WhiteningMap(MomentTransformer):
+    "The settings of `Whitening`, and the map that they make of the moments."
+    method:str
+    shrinkage:float|str
+    n_components:int|None
 
     def check(self, d:int):
         "Errors for settings that mean nothing."
@@ -193,6 +199,15 @@ class Whitening(ClassNamePrefixFeaturesOutMixin, MomentTransformer):
         floor = max(self.rounding_**2, 10*d*np.finfo(np.float64).eps*self.explained_variance_[0])
         self.scale_ = np.where(self.explained_variance_ > floor, self.explained_variance_, 0)**0.5
 
+# %% ../nbs/14_transforms.ipynb #1bb8eeb7
+class Whitening(ClassNamePrefixFeaturesOutMixin, _WhiteningMap):
+    "Linear map after which the points have unit covariance, with shrinkage toward (tr S/d) I (Ledoit & Wolf 2004)."
+    def __init__(self,
+        method:str="pca",           # "pca": columns are principal components; "zca": in the old axes
+        shrinkage:float|str=0.,     # ρ in [0, 1]; "auto" for Ledoit & Wolf's
+        n_components:int|None=None, # directions kept, largest variance first, 1 … d; None for all
+    ): self.method, self.shrinkage, self.n_components = method, shrinkage, n_components
+
     def transform(self,
         X,              # (n, d) floating point
     )->np.ndarray:      # (n, k) for PCA, (n, d) for ZCA; float32 for float32 `X`, else float64
@@ -208,9 +223,11 @@ class Whitening(ClassNamePrefixFeaturesOutMixin, MomentTransformer):
         "The points again; exact but for directions that were dropped."
         check_is_fitted(self, "components_")
         rows, width = np.asarray(X), self._n_features_out
-        if rows.ndim != 2 or rows.shape[1] != width: raise ValueError(f"`X` must be (n, {width}), but has shape {rows.shape}")
+        if rows.ndim != 2 or rows.shape[1] != width:
+            raise ValueError(f"`X` must be (n, {width}), but has shape {rows.shape}")
+        dtype = np.float32 if rows.dtype == np.float32 else np.float64
         if self.method == "zca": rows = rows @ self.components_.T
-        return (rows*self.scale_ @ self.components_ + self.mean_).astype(np.float32 if np.asarray(X).dtype == np.float32 else np.float64, copy=False)
+        return (rows*self.scale_ @ self.components_ + self.mean_).astype(dtype, copy=False)
 
     @property
     def _n_features_out(self): return len(self.components_) if self.method == "pca" else self.components_.shape[1]
@@ -236,7 +253,8 @@ class AllButTheTop(OneToOneFeatureMixin, MomentTransformer):
         if D is not None and not (isinstance(D, (int, np.integer)) and 0 <= D <= d):
             raise ValueError(f"`n_directions` must be a whole number from 0 to d = {d} or None, not {D!r}")
         self.n_directions_ = max(1, round(d/100)) if D is None else int(D)
-        self.explained_variance_, self.components_ = (part[:self.n_directions_] for part in directions(moments.scatter/(moments.count-1)))
+        found = directions(moments.scatter/(moments.count-1))
+        self.explained_variance_, self.components_ = (part[:self.n_directions_] for part in found)
 
     def transform(self,
         X,              # (n, d) floating point

@@ -28,7 +28,7 @@ class Traces(NamedTuple):
 
 
 class GroupTotals(NamedTuple):
-    "Sums over groups g of points about one point: B = ΣB_g, M = Σs_g s_gᵀ, S = Σs_g; () each, or one for every left-out group."
+    "Sums over groups g of points: B = ΣB_g, M = Σs_g s_gᵀ, S = Σs_g; () each, or one for every left-out group."
     powers:Tensor              # (4, …) float64 Σ n_g, Σ n_g², Σ n_g³, Σ n_g⁴
     sizes:Tensor               # (2, …) tr B, tr M
     products:Tensor            # (3, …) ‖B‖², tr(BM), ‖M‖²
@@ -49,6 +49,23 @@ def traces_of(
     n4 = n**4-6*n**2*p2+3*p2**2+8*n*p3-6*p4
     return Traces(*(pair/n2 - 2*triple/n3 + quadruples/n4 for pair, triple in zip(pairs, triples)))
 
+# %% ../nbs/01_unbiased.ipynb #29c74715
+def _without_each(sums:"GroupSums")->GroupTotals: # (…, G)
+    "The totals of all groups but one, for every one."
+    (s, B, M, n_g), each, wide = (sums.s, sums.B, sums.M, sums.powers()), sums.each(), sums.b_g.dtype
+    k_g, _, h_g, b_sigma, sigma2 = each
+    def total(a, c): return (a*c).sum(dtype=wide)
+    def forms(matrix): return (s @ matrix*s).sum(1, dtype=wide)
+    def dots(weights): return (s*(weights[:, None]*s).sum(0)).sum(1, dtype=wide)
+    sBs, sMs, v = forms(B), forms(M), (s*sums.forms()).sum(1, dtype=wide)
+    sizes = torch.stack([sums.b_g, sums.sigma])
+    products = torch.stack([total(B, B) - 2*sums.shares(B) + k_g, total(B, M) - sBs - sums.shares(M) + h_g,
+                            total(M, M) - 2*sMs + sigma2])
+    shift = torch.stack([sums.sigma, sBs - h_g, sMs - sigma2, h_g - v,
+                         b_sigma - dots(sums.b_g), sigma2 - dots(sums.sigma)])
+    return GroupTotals(n_g.sum(1, keepdim=True) - n_g, sizes.sum(1, keepdim=True) - sizes, products,
+                       each.sum(1, keepdim=True) - each, shift)
+
 # %% ../nbs/01_unbiased.ipynb #81f0479d
 class GroupSums:
     "What the estimates need of each of G independent groups of points, about the mean of all points."
@@ -62,9 +79,11 @@ class GroupSums:
     k_g:Tensor    # (G,) ‖B_g‖²
     scale = 1.    # what the points were divided by
 
-    def shares(self, matrix:Tensor)->Tensor: raise TypeError(f"{type(self).__name__} defines no `shares`")  # (G,) tr(B_g·matrix)
+    def shares(self, matrix:Tensor)->Tensor: # (G,) tr(B_g·matrix)
+        raise TypeError(f"{type(self).__name__} defines no `shares`")
 
-    def forms(self)->Tensor: raise TypeError(f"{type(self).__name__} defines no `forms`")  # (d,) ΣB_g s_g
+    def forms(self)->Tensor: # (d,) ΣB_g s_g
+        raise TypeError(f"{type(self).__name__} defines no `forms`")
 
     def each(self)->Tensor: # (5, G)
         "The groups' shares of `GroupTotals.within`."
@@ -87,23 +106,6 @@ class GroupSums:
 
     def in_units(self, traces:Traces)->Traces: return Traces(*(t*self.scale**4 for t in traces))
 
-# %% ../nbs/01_unbiased.ipynb #29c74715
-def _without_each(sums:GroupSums)->GroupTotals: # (…, G)
-    "The totals of all groups but one, for every one."
-    (s, B, M, n_g), each, wide = (sums.s, sums.B, sums.M, sums.powers()), sums.each(), sums.b_g.dtype
-    k_g, _, h_g, b_sigma, sigma2 = each
-    def total(a, c): return (a*c).sum(dtype=wide)
-    def forms(matrix): return (s @ matrix*s).sum(1, dtype=wide)
-    def dots(weights): return (s*(weights[:, None]*s).sum(0)).sum(1, dtype=wide)
-    sBs, sMs, v = forms(B), forms(M), (s*sums.forms()).sum(1, dtype=wide)
-    sizes = torch.stack([sums.b_g, sums.sigma])
-    products = torch.stack([total(B, B) - 2*sums.shares(B) + k_g, total(B, M) - sBs - sums.shares(M) + h_g,
-                            total(M, M) - 2*sMs + sigma2])
-    shift = torch.stack([sums.sigma, sBs - h_g, sMs - sigma2, h_g - v,
-                         b_sigma - dots(sums.b_g), sigma2 - dots(sums.sigma)])
-    return GroupTotals(n_g.sum(1, keepdim=True) - n_g, sizes.sum(1, keepdim=True) - sizes, products,
-                       each.sum(1, keepdim=True) - each, shift)
-
 # %% ../nbs/01_unbiased.ipynb #b7b410bc
 def sentence_ids(
     sentences:Tensor|None, # (n,) integers, equal for the rows of one sentence; None when every row stands alone
@@ -113,10 +115,12 @@ def sentence_ids(
     if sentences is None: ids, count = torch.arange(len(x), device=x.device), len(x)
     else:
         sentences = torch.as_tensor(sentences, device=x.device)
-        if sentences.shape != (len(x),): raise ValueError(f"`sentences` must be ({len(x)},), one id a row, but has shape {tuple(sentences.shape)}")
+        if sentences.shape != (len(x),):
+            raise ValueError(f"`sentences` must be ({len(x)},), one id a row, but has shape {tuple(sentences.shape)}")
         names, ids = sentences.unique(return_inverse=True)
         count = len(names)
-    if count < 4: raise ValueError(f"unbiased estimates need 4 independent {'points' if sentences is None else 'sentences'}, and `x` has {count}")
+    of = "points" if sentences is None else "sentences"
+    if count < 4: raise ValueError(f"unbiased estimates need 4 independent {of}, and `x` has {count}")
     return ids, count
 
 # %% ../nbs/01_unbiased.ipynb #7b5bbf2c
@@ -206,7 +210,8 @@ def each_sentence(
 )->Iterator[Sentence]:
     "The sentences of a batch, one at a time, each with its states in all layers."
     for piece in pieces:
-        rows = torch.cat([cloud.flatten(0, 1)[piece] for cloud in clouds]).to(mean[0].dtype).sub(mean[0]).sub_(mean[1]).div_(scale)
+        rows = torch.cat([cloud.flatten(0, 1)[piece] for cloud in clouds]).to(mean[0].dtype)
+        rows = rows.sub(mean[0]).sub_(mean[1]).div_(scale)
         total, products = rows.sum(0), rows.T @ rows
         yield Sentence(rows, total, products, products @ total, products.diagonal().sum(), total @ total)
 
@@ -215,7 +220,7 @@ def global_mean(
     clouds:Sequence[Tensor],        # (B, T, d) each
     pieces:Sequence[Tensor],        # rows of a flattened cloud, one tensor a sentence
     group:"dist.ProcessGroup|None", # processes to pool over
-)->tuple[Tensor,Tensor,tuple[Tensor,Tensor]]: # (5,) Σ n_g^k for k = 0…4, (1,) largest |x|, the mean in two parts
+)->tuple[Tensor,Tensor,tuple[Tensor,Tensor]]: # (5,) Σ n_g^k, k = 0…4; (1,) largest |x|; mean and its rounding
     "Where the points of all processes are and how large."
     dtype = torch.float64 if any(c.dtype == torch.float64 for c in clouds) else torch.float32
     wide, first, sizes = scalar_dtype(clouds[0]), clouds[0], [len(piece)*len(clouds) for piece in pieces]
@@ -236,7 +241,7 @@ class SentenceTotals(NamedTuple):
     scale:Tensor    # () largest |x|
     products:Tensor # (d, d) B = XᵀX
     between:Tensor  # (d, d) M = Σ s_g s_gᵀ
-    vectors:Tensor  # (7, d) Σ B_g s_g, Σ b_g s_g, Σ ‖s_g‖² s_g, and Σ n_g s_g, Σ n_g B_g s_g, Σ n_g b_g s_g, Σ n_g‖s_g‖² s_g
+    vectors:Tensor  # (7, d) Σ B_g s_g, Σ b_g s_g, Σ ‖s_g‖² s_g; Σ n_g s_g; the first three with n_g in each
     scalars:Tensor  # (5,) float64; see `GroupTotals.within`
     facts:Tensor    # (3,) number of sentences, largest |x| and largest |x-mean|
 
@@ -263,7 +268,8 @@ def sentence_totals(
         vectors = torch.stack([g.total, g.forms, g.trace*g.total, g.length*g.total])
         matrices[2*d:] += torch.cat([vectors[1:], len(g.rows)*vectors])
         b, sigma = g.trace.to(wide), g.length.to(wide)
-        scalars += torch.stack([g.products.square().sum(dtype=wide), b*b, (g.total*g.forms).sum(dtype=wide), b*sigma, sigma*sigma])
+        within, h = g.products.square().sum(dtype=wide), (g.total*g.forms).sum(dtype=wide)
+        scalars += torch.stack([within, b*b, h, b*sigma, sigma*sigma])
         spread = torch.maximum(spread, peak(g.rows))
     if group is not None:
         dist.all_reduce(matrices, group=group)
@@ -294,7 +300,7 @@ def zeta_star(
     distance = (cov - cov_ref).square().sum(dtype=wide)
     return torch.where(distance > 0, (noise/distance).clamp(0, 1), 1.)
 
-
+# %% ../nbs/01_unbiased.ipynb #fb499fa0
 def optimal_zeta(
     x:Tensor|np.ndarray,        # (n, d) the batch, n ≥ 4
     cov_ref:Tensor,             # (d, d) reference covariance Σ_S

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['recording', 'repeated_blocks', 'find_layers', 'first_states', 'values_of', 'fit_mask', 'enclosing', 'takes', 'Call',
-           'Calls', 'with_mask', 'unknown_padding', 'recomputing', 'Watch', 'measured', 'unwrapped', 'replaced_forward',
+           'Calls', 'with_mask', 'unknown_padding', 'recomputing', 'Watch', 'unwrapped', 'replaced_forward',
            'noticed_calls', 'watch']
 
 # %% ../nbs/06_watching.ipynb #f7a41c31
@@ -36,31 +36,38 @@ def repeated_blocks(
         composite = members and len({type(m) for m in members}) == 1 and any(True for _ in members[0].children())
         if composite: lists[name] = [".".join(filter(None, (name, key))) for key, _ in module.named_children()]
     several = {name: members for name, members in lists.items() if len(members) > 1} or lists
-    outermost = [members for name, members in several.items() if not any(name.startswith(f"{outer}.") for outer in several)]
-    return [name for members in outermost for name in members]
+    def inside(name): return any(name.startswith(f"{outer}.") for outer in several)
+    return [member for name, members in several.items() if not inside(name) for member in members]
 
-
+# %% ../nbs/06_watching.ipynb #12e105e4
 def find_layers(
     model:nn.Module,                          # any model
     layers:str|type|Sequence[str|type]|None,  # names, glob patterns or types; None for the repeated blocks
 )->dict[str,nn.Module]:                       # name -> module, in the model's order
     "The modules to watch."
     modules = dict(model.named_modules())
-    wanted = repeated_blocks(model) if layers is None else [layers] if isinstance(layers, (str, type)) else list(layers)
-    if not wanted: raise ValueError(f"`layers` is {layers!r}, and {type(model).__name__} has no list of repeated blocks: name modules, such as {list(modules)[1:4]}")
-    def matches(name, module, want): return isinstance(module, want) if isinstance(want, type) else name == want or bool(name) and fnmatchcase(name, want)
+    named = [layers] if isinstance(layers, (str, type)) else list(layers or ())
+    wanted = repeated_blocks(model) if layers is None else named
+    if not wanted:
+        raise ValueError(f"`layers` is {layers!r}, and {type(model).__name__} has no list of repeated blocks: "
+                         f"name modules, such as {list(modules)[1:4]}")
+    def matches(name, module, want):
+        if isinstance(want, type): return isinstance(module, want)
+        return name == want or bool(name) and fnmatchcase(name, want)
     for want in wanted:
         if not any(matches(name, module, want) for name, module in modules.items()):
-            raise ValueError(f"`layers` names {want!r}, and no module matches; {type(model).__name__} has {', '.join(list(modules)[1:5])}, …")
+            raise ValueError(f"`layers` names {want!r}, and no module matches; "
+                             f"{type(model).__name__} has {', '.join(list(modules)[1:5])}, …")
     return {name: module for name, module in modules.items() if any(matches(name, module, want) for want in wanted)}
 
-
+# %% ../nbs/06_watching.ipynb #324173e8
 def first_states(
     output:Any,      # what a module returned
 )->Tensor|None:      # the first floating-point tensor with at least two axes
     "The states in a module's output."
     if isinstance(output, Tensor): return output if output.is_floating_point() and output.ndim > 1 else None
-    parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, (tuple, list)) else ()
+    listed = output if isinstance(output, (tuple, list)) else ()
+    parts = output.values() if isinstance(output, Mapping) else listed
     return next((found for part in parts if (found := first_states(part)) is not None), None)
 
 # %% ../nbs/06_watching.ipynb #291ba770
@@ -86,7 +93,7 @@ def fit_mask(
     fits = len(mask) == B and (length == T or cached and length > T)
     return mask[:, length-T:] if fits else None
 
-
+# %% ../nbs/06_watching.ipynb #381faf9a
 def enclosing(
     model:nn.Module,         # any model
     names:Sequence[str],     # of modules in it
@@ -110,7 +117,7 @@ class Call(NamedTuple):
     arguments:dict    # name -> value
     masks:list        # everything in the arguments that has the name of the mask
 
-
+# %% ../nbs/06_watching.ipynb #47534796
 class Calls:
     "The calls that are running inside a model."
     def __init__(self,
@@ -162,7 +169,7 @@ def with_mask(
     if fitting is None: raise ValueError(unknown_padding(states, name, [mask], wanted))
     return states, fitting
 
-
+# %% ../nbs/06_watching.ipynb #12bd7383
 def unknown_padding(
     states:Tensor,  # of the layer
     name:str,       # of the layer
@@ -176,7 +183,7 @@ def unknown_padding(
             "Call the model with a mask (B, T) of that name, or give watch mask=None if every token counts "
             "(images, packed sequences), the name of another argument, or a function")
 
-# %% ../nbs/06_watching.ipynb #d9447733
+# %% ../nbs/06_watching.ipynb #b83bbe4e
 recording = Lock()    # the threads of one model may run one layer at the same time
 
 def recomputing()->bool: # True while autograd is executing a graph
@@ -184,8 +191,13 @@ def recomputing()->bool: # True while autograd is executing a graph
     return torch._C._current_graph_task_id() != -1
 
 
-class Watch:
-    "What `watch` has seen so far."
+def _no_states(name:str, output:Any, states:Tensor|None)->str:
+    came = type(output).__name__ if states is None else tuple(states.shape)
+    return f"layer {name!r} gives {came}, and (n, d) or (B, T, d) states are wanted"
+
+# %% ../nbs/06_watching.ipynb #5fe7ffe2
+class _Recorder:
+    "The metrics of the watched layers, and the hook that fills them."
     def __init__(self,
         layers:Sequence[str],     # names of the watched modules
         mask:str|Callable|None,   # as in `watch`
@@ -203,9 +215,7 @@ class Watch:
         "Take in what a layer returned."
         if recomputing(): return
         self.fired, states = True, first_states(output)
-        if states is None or states.ndim > 3:
-            came = type(output).__name__ if states is None else tuple(states.shape)
-            raise ValueError(f"layer {name!r} gives {came}, and (n, d) or (B, T, d) states are wanted")
+        if states is None or states.ndim > 3: raise ValueError(_no_states(name, output, states))
         states, mask = self.masked(name, states)
         with recording: self.take_in(name, states, counted(states, mask, self.tokens))
 
@@ -226,29 +236,33 @@ class Watch:
             metric.update(states, kept & finite)    # raises it once more, if that was not the reason
             self.skipped[name] = self.skipped[name] + (kept & ~finite).sum()
 
+# %% ../nbs/06_watching.ipynb #b334121d
+def _measured(f:Callable)->dict:
+    "What `f` gives, or nothing when there are too few points or no variance: one dead layer must not hide the others."
+    try: return f()
+    except ValueError: return {}
+
+
+class Watch(_Recorder):
+    "What `watch` has seen so far."
     def compute(self)->dict[str,dict[str,Tensor]]: # layer -> measures; empty for a layer that cannot be measured
         "Every measure of every layer, over all processes; each of them must call it."
-        return {name: measured(metric.compute) for name, metric in self.metrics.items()}
+        return {name: _measured(metric.compute) for name, metric in self.metrics.items()}
 
     def errors(self)->dict[str,dict[str,Tensor]]: # layer -> standard errors
         "Standard errors of every layer, over all processes; each of them must call it."
-        return {name: measured(metric.errors) for name, metric in self.metrics.items()}
+        return {name: _measured(metric.errors) for name, metric in self.metrics.items()}
 
     def frame(self)->Any: # a pandas frame: one row a layer, one column a scalar measure
         "The scalar measures of every layer as a table."
         import pandas as pd
-        rows = {name: {k: v.item() for k, v in values.items() if v.ndim == 0} for name, values in self.compute().items()}
+        def scalars(values): return {k: v.item() for k, v in values.items() if v.ndim == 0}
+        rows = {name: scalars(values) for name, values in self.compute().items()}
         return pd.DataFrame.from_dict(rows, orient="index").rename_axis("layer")
 
     def reset(self)->None:
         "Forget everything, to measure the next epoch."
         for name, metric in self.metrics.items(): metric.reset(); self.skipped[name] = 0
-
-
-def measured(f:Callable)->dict:
-    "What `f` gives, or nothing when there are too few points or no variance: one dead layer must not hide the others."
-    try: return f()
-    except ValueError: return {}
 
 # %% ../nbs/06_watching.ipynb #4a3fbcbe
 def unwrapped(
@@ -259,7 +273,7 @@ def unwrapped(
     inner = model.module if wrapped else getattr(model, "_orig_mod", None)
     return model if inner is None else unwrapped(inner)
 
-
+# %% ../nbs/06_watching.ipynb #afcb923a
 @contextmanager
 def replaced_forward(
     model:nn.Module, # any model
@@ -273,7 +287,7 @@ def replaced_forward(
         if before is None: del model.forward
         else: model.forward = before
 
-
+# %% ../nbs/06_watching.ipynb #7228ae4c
 @contextmanager
 def noticed_calls(
     model:nn.Module,              # any model
@@ -291,12 +305,12 @@ def noticed_calls(
         if direct: hooks.enter_context(replaced_forward(model, partial(calls.run, bool(twofold), model)))
         yield
 
-
+# %% ../nbs/06_watching.ipynb #01d9ffdd
 @contextmanager
 def watch(
     model:nn.Module,                               # any model, compiled or wrapped for data-parallel training or not
     layers:str|type|Sequence[str|type]|None=None,  # module names, glob patterns or types; None for the repeated blocks
-    mask:str|Callable|None="attention_mask",       # argument with it; None: all count; or (layer, states, arguments) -> mask
+    mask:str|Callable|None="attention_mask",       # its argument; None: all count; or (layer, states, arguments) -> mask
     tokens:str="real",                             # which tokens count: "real", "cls" or "all"
     **options,                                     # of `IsotropyMetrics`: ks, n_sigma, by, groups
 )->Iterator[Watch]:                                # what was seen so far, at any time
@@ -316,4 +330,4 @@ def watch(
         yield seen
     if seen.calls.any and not seen.fired:
         warnings.warn(f"watch saw nothing: {type(model).__name__} was called, and none of its layers "
-                      f"{', '.join(chosen)} ran: name others in `layers`, or watch the model that runs them", stacklevel=3)
+                      f"{', '.join(chosen)} ran: name others in `layers`, or watch the model they are in", stacklevel=3)

@@ -18,10 +18,10 @@ from transformers import PrinterCallback, Trainer, TrainingArguments, default_da
 
 from istar_nb.covariance import Moments, covariance, participation_ratio, shrink
 from istar_nb.unbiased import optimal_zeta, unbiased_traces
-from istar_nb.dimension import gride, two_nn
+from istar_nb.dimension import gride, two_nn, two_nn_with_error
 from istar_nb.encoders import load_encoder
 from istar_nb.isolayer import IsoBN, IsoLayer, JointLoss, isotropy_loss
-from istar_nb.scores import isoscore, isoscore_eig, isoscore_from_cov, isoscore_star, isoscore_unbiased
+from istar_nb.scores import isoscore, isoscore_eig, isoscore_from_cov, isoscore_star, isoscore_unbiased, isoscore_with_error
 from istar_nb.measures import (effective_rank, explained_variance, high_variance_dimensions, mean_activation,
                                mean_cosine, outlier_dimensions, partition_score, spectrum, sv_anisotropy)
 from istar_nb.integrations import IsotropyTrainerMixin
@@ -103,10 +103,10 @@ KERNELS = {
     "isotropy_loss": isotropy_loss,
 }
 MEASURES = {
-    "isoscore_unbiased with its error": lambda x: isoscore_unbiased(x, SENTENCES.to(x.device), return_se=True),
+    "isoscore_unbiased with its error": lambda x: isoscore_with_error(x, SENTENCES.to(x.device)),
     "optimal_zeta": lambda x: optimal_zeta(x, REFERENCE.to(x), SENTENCES.to(x.device)),
     "two_nn": two_nn,
-    "two_nn with its error": lambda x: two_nn(x, return_se=True),
+    "two_nn with its error": lambda x: two_nn_with_error(x),
     "gride": lambda x: gride(x, 16),
     "outlier_dimensions": lambda x: outlier_dimensions(x, 1.),
     "high_variance_dimensions": lambda x: high_variance_dimensions(x),

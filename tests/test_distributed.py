@@ -46,7 +46,7 @@ def test_penalty_and_gradient_are_those_of_the_global_batch(tmp_path):
 
 
 def reference(rank, first):
-    penalty = IStar(0.2, max_points=10**6)
+    penalty = IStar(0.2, reference_points=10**6)
     part = share(cloud(), rank, first)
     penalty.collect([HiddenStates(part, torch.ones(part[0].shape[:2]))])
     empty = Moments(dims) if rank else Moments(dims).update(cloud()[0][:, 0])

@@ -12,7 +12,7 @@ from browser import browser_page, needs_chromium
 from istar_nb import explore as ex
 from istar_nb import run_explorer as rex
 from istar_nb.measures import outlier_dimensions, spectrum
-from istar_nb.scores import isoscore, isoscore_unbiased
+from istar_nb.scores import isoscore, isoscore_with_error
 from istar_nb.topology import select_bars
 
 root = Path(__file__).resolve().parents[1]
@@ -243,7 +243,7 @@ wide = np.random.default_rng(1).standard_normal((9, 70))
 @pytest.mark.parametrize("x", [points, np.asfortranarray(points), points.astype("float32"), points.astype("float16"), points.astype(">f8"), points*1e30, wide, np.asfortranarray(wide.astype("float16"))])
 def test_a_file_has_the_numbers_of_python(page, tmp_path, x):
     sentence, rows = measured(page, saved(tmp_path, x)), torch.tensor(x.astype("float64"))
-    score, error, _ = (float(value) for value in isoscore_unbiased(rows, return_se=True))
+    score, error, _ = (float(value) for value in isoscore_with_error(rows))
     assert sentence.startswith(f"{len(x)} points in {x.shape[1]} dimensions") and cell(page, 3) == pytest.approx([score, error], abs=6e-5)
     assert cell(page, 1) == pytest.approx([float(isoscore(rows))], abs=6e-5)
     shares, outliers = spectrum(rows), outlier_dimensions(rows)

@@ -113,7 +113,7 @@ def test_relative_strength_is_the_same_however_an_update_is_split(tmp_path):
     found = {}
     for family in ("bert", "gpt2"):
         for name, split in dict(whole={}, halves=halves).items():
-            strength = RelativeStrength(0.5, smoothing=0.)
+            strength = RelativeStrength(0.5, average=1.)
             gradient(tmp_path, tiny(family), penalty=dict(regularizer=MeanSquare(), lam=strength), **split)
             found[family, name] = strength.norms[0]
         assert 0.4 < found[family, "halves"]/found[family, "whole"] < 2.5    # of one half: another sample, not half of the sum
@@ -177,7 +177,7 @@ def test_a_reference_pass_leaves_no_trace(tmp_path):
     model.bert.embeddings.eval()
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
     modes = [m.training for m in model.modules()]
-    penalty = IStar(0.2, max_points=200)    # stops before the end
+    penalty = IStar(0.2, reference_points=200)    # stops before the end
     collect_reference(penalty, model, (collate(rows[i:i+16]) for i in range(0, 64, 16)))
     assert torch.get_rng_state().equal(before[0]) and random.getstate() == before[1] and (np.random.get_state()[1] == before[2]).all()
     assert [m.training for m in model.modules()] == modes and torch.is_grad_enabled()

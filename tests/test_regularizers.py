@@ -11,7 +11,7 @@ from istar_nb.unbiased import optimal_zeta
 from istar_nb.scores import isoscore, isoscore_star, isoscore_unbiased
 from istar_nb.baselines import CosReg, RelativeStrength, Uniformity, VICRegCovariance
 from istar_nb.states import HiddenStates
-from istar_nb.regularizers import IStar, UnbiasedIStar
+from istar_nb.regularizers import IStar, UnbiasedIStar, batch_zeta
 from simulated import Accelerator
 from processes import on_two
 
@@ -86,7 +86,7 @@ def test_automatic_shrinkage_is_that_of_the_joined_sentences():
     states, cov = cloud(), reference()
     ids = torch.arange(sentences)[:, None].expand(sentences, length)[states.mask.bool()].repeat(2)
     expected = optimal_zeta(torch.cat([states.points(1), states.points(2)]), cov, ids)
-    zeta, _ = IStar("auto", cov).shrinkage(states, [1, 2], cov)
+    zeta, _ = batch_zeta(states, [1, 2], cov, "real", IStar("auto").group)
     assert 0 < expected < 1 and zeta.item() == pytest.approx(expected, rel=1e-4)
 
 
@@ -184,7 +184,7 @@ class Tiny(nn.Module):
 def strengths(rank, first, scale=1.):
     "λ after each of three measurements, and the gradients of an ordinary update after them; `first` None for one process."
     several = first is not None
-    model, strength, states = Tiny(), RelativeStrength(-0.2, smoothing=0.5), cloud()
+    model, strength, states = Tiny(), RelativeStrength(-0.2, average=0.5), cloud()
     net = DistributedDataParallel(model, find_unused_parameters=True) if several else model
     part, seen = share(states, rank, first) if several else states, []
     labels = (torch.arange(sentences) % 3)[(slice(first) if rank == 0 else slice(first, None)) if several else slice(None)]

@@ -15,7 +15,7 @@ from torchmetrics import MetricCollection
 from istar_nb.cli import text_source
 from istar_nb.covariance import covariance, participation_ratio
 from istar_nb.encoders import load_encoder
-from istar_nb.scores import isoscore, isoscore_unbiased
+from istar_nb.scores import isoscore, isoscore_with_error
 from istar_nb.measures import effective_rank, explained_variance, mean_activation, mean_cosine, outlier_dimensions, sv_anisotropy
 from istar_nb.reports import text_batches
 from istar_nb.streaming import IsoScoreMetric, IsotropyMetrics, add_sums_, merged, sums_of
@@ -173,7 +173,7 @@ def test_groups_give_the_unbiased_score_of_the_earlier_page(corpus):
     values = metric.compute()
     runs = torch.tensor([i*60//8 for i in range(9)]).diff()
     ids = torch.arange(8).repeat_interleave(runs)[:, None].expand(mask.shape)[mask.bool()]
-    wanted = isoscore_unbiased(states[mask.bool()], ids, return_se=True)
+    wanted = isoscore_with_error(states[mask.bool()], ids)
     assert_close(values["isoscore_unbiased"], wanted.score, rtol=1e-5, atol=0)
     assert_close(values["isoscore_unbiased_se"], wanted.standard_error, rtol=1e-4, atol=0)
 
