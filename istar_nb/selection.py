@@ -16,7 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from .runs import RunConfig, RunRecord, finite, json_files, open_root, read_text, write_whole
+from .files import json_files, open_root, read_text, write_whole
+from .runs import RunConfig, RunRecord, finite
 from .grids import grid, option_types, whole_numbers, with_seeds
 from .sweeps import sweep
 from .tasks import TASKS

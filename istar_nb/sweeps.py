@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Literal
 
 from .executors import Event, Job, Places, executors
 from .grids import Plan, duration, grid, plan, show_plan, terminal, whole_numbers, with_seeds
-from .runs import RunConfig, RunRecord, absolute, find_record, folder_beside, other_origin, remedy
+from .files import absolute, folder_beside
+from .runs import RunConfig, RunRecord, find_record, other_origin, remedy
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -92,10 +93,11 @@ def _progress(monitor:Monitor)->"Group":
 # %% ../nbs/29_sweeps.ipynb #c0e3fec7
 def _current(plan:Plan, job:Job)->Plan:
     "The plan, in which a run from other data or weights is to be made anew; an error if that was not asked for."
-    from istar_nb.training import origin
+    from istar_nb.runs import origin
     done = [c for c in plan.configs if plan.status.get(c.id) == "done"]
-    now = {key: origin(c, job.data_dir, job.hub) for key, c in {(c.task, c.model): c for c in done}.items()}
-    other = {c.id: words for c in done if (words := other_origin(plan.origins[c.id], now[c.task, c.model]))}
+    def source(c): return c.task, c.train, c.validation, c.text, c.text2, c.label, c.model
+    now = {key: origin(c, job.data_dir, job.hub) for key, c in {source(c): c for c in done}.items()}
+    other = {c.id: words for c in done if (words := other_origin(plan.origins[c.id], now[source(c)]))}
     if not other: return plan
     if not job.remake:
         raise ValueError(f"{len(other)} of {len(done)} finished runs in {job.root}, the first of them "

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'TOPICS', 'TASKS', 'Task', 'first_sentence', 'docstring_sentences', 'module_files', 'stdlib_sentences',
-           'split_by_file', 'stdlib_docs', 'content_hash', 'TaskData', 'local_path', 'load_task', 'encode', 'Collator',
-           'span_answers', 'task_metrics']
+           'split_by_file', 'stdlib_docs', 'content_hash', 'TaskData', 'load_task', 'own_name', 'own_task', 'encode',
+           'Collator', 'span_answers', 'task_metrics']
 
 # %% ../nbs/20_tasks.ipynb #74284467
 import ast
@@ -22,11 +22,14 @@ import sysconfig
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache, partial
 from numbers import Integral, Real
 from pathlib import Path
 
 import numpy as np
+
+from .files import local_path
+from .frames import class_names, label_kind, number_labels, own_rows, read_splits, stratified_split
 
 # %% ../nbs/20_tasks.ipynb #27b259dc
 KINDS = dict(classification=("accuracy", "f1", "matthews"), regression=("pearson", "spearman"), span=("f1", "exact_match"))
@@ -50,6 +53,23 @@ class Task:
     description:str=""           # one line for people
 
     def __post_init__(self): _check_task(self)
+
+    @classmethod
+    def from_frame(cls,
+        frame,                 # pandas DataFrame, or rows as dictionaries
+        text:str,              # column of the texts
+        label:str,             # column of the labels: words, whole numbers or measured values
+        text2:str|None=None,   # column of the second texts, for pairs
+        validation=None,       # a second frame; None to keep some rows of the first one out
+        hold_out:float=0.2,    # share of the rows that is kept out then, of every class
+        seed:int=0,            # of that draw
+        name:str="frame",      # of the task
+    )->"Task":
+        "A task of your own rows; what is found out about them is its `description`."
+        def rows(frame): return frame.to_dict("records") if hasattr(frame, "to_dict") else list(frame)
+        texts = (text,) if text2 is None else (text, text2)
+        held = None if validation is None else own_rows(rows(validation), texts, label, "the validation frame")
+        return _own_task(name, own_rows(rows(frame), texts, label, "the frame"), held, texts, label, hold_out, seed)
 
     @property
     def num_labels(self)->int:
@@ -248,18 +268,11 @@ class TaskData:
     task:Task                           # the row of the task table
     train:list[dict]=field(repr=False)      # training rows
     validation:list[dict]=field(repr=False) # validation rows
-    source:str                          # "data_dir", "hub" or "stdlib"
+    source:str                          # "data_dir", "hub", "stdlib" or "own"
     sha256:str                          # content hash of both splits
     note:str=""                         # what else a reader of the numbers must know, such as the Python version
 
 # %% ../nbs/20_tasks.ipynb #d3c08faf
-def local_path(
-    path:str|Path, # of a file or folder; a leading ~ is the home folder
-)->Path:           # without the ~
-    "A path on this machine, as a shell would read it."
-    return Path(os.path.expanduser(path))
-
-
 def _read_lines(path):
     "Rows of a gzip'd JSON Lines file."
     if not path.is_file(): raise FileNotFoundError(f"{path} is not there; a named data folder is used for every task, and nothing else is tried")
@@ -277,8 +290,7 @@ def _from_folder(task, folder):
 def _from_hub(task):
     "Both splits from the Hugging Face hub, or from a local folder that `task.hub` names instead."
     if task.hub is None: raise ValueError(f"{task.name} is not on the hub: pass data_dir=")
-    try: from datasets import load_dataset
-    except ImportError as error: raise ImportError("the hub needs the package datasets: pip install 'istar_nb[hub]'") from error
+    from datasets import load_dataset
     splits, names = load_dataset(*task.hub), dict(task.renames)
     lacking = {"train", "validation"} - set(splits)
     if lacking: raise ValueError(f"{task.hub[0]} has the splits {', '.join(splits)} and lacks {', '.join(sorted(lacking))}")
@@ -302,6 +314,74 @@ def load_task(
                            "or pass hub=True to fetch it from the Hugging Face hub")
     rows = {split: [_normalize(row, i, task) for i, row in enumerate(raw[split])] for split in ("train", "validation")}
     return TaskData(task, **rows, source=raw["source"], sha256=content_hash(**rows), note=raw["note"])
+
+# %% ../nbs/20_tasks.ipynb #178f5cd8
+def _said(kind:str, label:str, names:tuple[str,...])->str:
+    "What was found out about labels, in words."
+    some = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+    return f"{kind} of {label!r}" + (f" ({some})" if names else "")
+
+
+def _own_task(name:str, train:list[dict], validation:list[dict]|None, texts:tuple[str,...], label:str, hold_out:float, seed:int)->Task:
+    "A task of checked rows."
+    kind, held = label_kind([row["label"] for row in [*train, *(validation or [])]]), ""
+    if validation is None:
+        kept, out = stratified_split([row["label"] if kind == "classification" else "" for row in train], hold_out, seed)
+        train, validation = [train[i] for i in kept], [train[i] for i in out]
+        held = f" ({hold_out:.0%}{' of every class' if kind == 'classification' else ''}, drawn with seed {seed})"
+    names = class_names(train, validation) if kind == "classification" else ()
+    if len(validation) < 2: raise ValueError(f"{name}: {len(train) + len(validation)} rows leave too few for validation")
+    rows = dict(train=number_labels(train, names), validation=number_labels(validation, names))
+    metric, also = ("accuracy", ("matthews",)) if names else ("pearson", ("spearman",))
+    said = f"{_said(kind, label, names)}, {len(train):,} training rows, {len(validation):,} validation rows{held}"
+    make = partial(dict, **rows, source="own", note=said)
+    return Task(name, kind, texts, names, metric, also, make=make, description=said)
+
+# %% ../nbs/20_tasks.ipynb #38620a88
+def own_name(
+    path:str|Path, # of a file or folder
+)->str:            # such as "films" for data/films.csv
+    "What a task made of a file is called."
+    name = local_path(path).absolute().name.split(".")[0]
+    if not name or name in TASKS: raise ValueError(f"`train` {str(path)!r} would make a task called {name!r}: rename the file")
+    return name
+
+
+def _stamps(path:Path)->tuple: # changes when a file does
+    "Sizes and times of a file, or of all files in a folder."
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    return tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file())
+
+# %% ../nbs/20_tasks.ipynb #4ac74fe0
+def _split_of(path:Path, *wanted:str)->list[dict]|None:
+    "The first of these splits that a file or folder has; the only split of one that has no other."
+    splits = read_splits(path)
+    if len(splits) == 1 and "train" in wanted + tuple(splits): return next(iter(splits.values()))
+    return next((splits[name] for name in wanted if name in splits), None)
+
+
+@lru_cache(8)
+def _read_task(train:Path, validation:Path|None, texts:tuple[str,...], label:str, stamps:tuple)->Task:
+    "The task of a file or two, which have these sizes and times."
+    splits = read_splits(train)
+    rows = splits["train"] if "train" in splits else next(iter(splits.values()))
+    held = splits.get("validation")
+    if validation is not None: held = _split_of(validation, "validation", "train")
+    checked = None if held is None else own_rows(held, texts, label, str(validation or train))
+    return _own_task(own_name(train), own_rows(rows, texts, label, str(train)), checked, texts, label, 0.2, 0)
+
+# %% ../nbs/20_tasks.ipynb #811b127e
+def own_task(
+    train:str|Path,                # .csv, .tsv, .jsonl or .parquet, or a folder that `datasets` reads
+    text:str,                      # column of the texts
+    label:str,                     # column of the labels
+    text2:str|None=None,           # column of the second texts, for pairs
+    validation:str|Path|None=None, # a second file; None to keep a fifth of the first one's rows out
+)->Task:
+    "The task of a reader's own files."
+    paths = [local_path(path) for path in (train, validation) if path is not None]
+    texts = (text,) if text2 is None else (text, text2)
+    return _read_task(paths[0], paths[1] if len(paths) > 1 else None, texts, label, tuple(map(_stamps, paths)))
 
 # %% ../nbs/20_tasks.ipynb #4445e726
 def _inputs(batch, i, tokenizer):

@@ -30,14 +30,14 @@ from istar_nb.pretraining import PretrainConfig, pretrain
 from istar_nb.baselines import CosReg, RelativeStrength, Uniformity, VICRegCovariance
 from istar_nb.states import HiddenStates
 from istar_nb.regularizers import IStar, UnbiasedIStar, pooled_isoscore, pooled_unbiased
-from istar_nb.reports import measure_model, text_batches
+from istar_nb.measuring import measure_model, text_batches
 from istar_nb.runs import RunConfig
 from istar_nb.streaming import IsoScoreMetric, IsotropyMetrics
 from istar_nb.watching import watch
 from istar_nb.tasks import load_task
 from istar_nb.topology import EntropyRegularizer, h0_bars, persistent_entropy, select_bars
-from istar_nb.training import (Session, evaluate, load_checkpoint, refresh_reference, save_checkpoint, train,
-                                update)
+from istar_nb.checkpoints import load_checkpoint, save_checkpoint
+from istar_nb.training import Session, evaluate, refresh_reference, train, update
 from istar_nb.transforms import AllButTheTop, NormMoments, Whitening
 
 

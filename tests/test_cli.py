@@ -12,7 +12,7 @@ import pytest
 import torch
 from simulated import Accelerator
 
-from istar_nb import encoders, reports, tasks, training
+from istar_nb import encoders, measuring, tasks, training
 from istar_nb.cli import main
 from istar_nb.encoders import load_encoder
 from istar_nb.isolayer import ClsModel, make_transform
@@ -195,7 +195,7 @@ def test_a_model_folder_with_an_odd_name(run):
 def no_work(monkeypatch):
     "Fail if a model is loaded or a task read."
     def work(*args, **kwargs): raise AssertionError("there was work before the refusal")
-    for module, name in [(encoders, "load_encoder"), (tasks, "load_task"), (training, "load_task"), (training, "load_encoder"), (reports, "measure_embeddings")]:
+    for module, name in [(encoders, "load_encoder"), (tasks, "load_task"), (training, "load_task"), (training, "load_encoder"), (measuring, "measure_embeddings")]:
         monkeypatch.setattr(module, name, work)
 
 
@@ -300,11 +300,11 @@ def test_a_reader_that_stops_early_is_no_mistake(tmp_path):
 
 def test_a_model_is_measured_on_the_accelerator(measure, monkeypatch):
     "Batches follow the model, and the numbers are the CPU's."
-    seen, whole = [], reports.measure_model
+    seen, whole = [], measuring.measure_model
     def noted(model, *args):
         seen.append(next(model.parameters()).device.type)
         return whole(model, *args)
-    monkeypatch.setattr(reports, "measure_model", noted)
+    monkeypatch.setattr(measuring, "measure_model", noted)
     def found(): return measure("--task", "stdlib-docs", "--limit", "60", "--tokens", "mean")["measures"]["tiny-bert"]
     here = found()
     with Accelerator(): there = found()

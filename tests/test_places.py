@@ -5,7 +5,8 @@ import pytest
 import torch
 
 import istar_nb.training as training
-from istar_nb.runs import RunConfig, find_record, iterate_records, run_lock
+from istar_nb.files import run_lock
+from istar_nb.runs import RunConfig, find_record, iterate_records
 from istar_nb.training import launch, train
 from toy_task import write_model, write_task
 

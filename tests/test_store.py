@@ -6,7 +6,8 @@ from uuid import uuid4
 import pytest
 
 from istar_nb.grids import load_records
-from istar_nb.runs import RunConfig, RunRecord, find_record, iterate_records, open_root, save_record
+from istar_nb.files import open_root
+from istar_nb.runs import RunConfig, RunRecord, find_record, iterate_records, save_record
 from processes import FORKED, Process
 
 writers, own, shared = 8, 15, 10

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from istar_nb.encoders import load_encoder, minilm_folder
 from istar_nb.scores import isoscore
-from istar_nb.reports import measure_model, text_batches
+from istar_nb.measuring import measure_model, text_batches
 from istar_nb.watching import watch
 from istar_nb.tasks import load_task
 
