@@ -102,8 +102,10 @@ def _carry_out(config:RunConfig, job:Job)->RunRecord:
 def _free_memory()->None:
     "Give back what the last run held."
     import torch
+
+    from istar_nb.modes import accelerators
     gc.collect()
-    if torch.cuda.is_available(): torch.cuda.empty_cache()
+    for kind in {device.type for device in accelerators()}: getattr(torch, kind).empty_cache()
 
 # %% ../nbs/28_executors.ipynb #4d49ef9e
 class Event(NamedTuple):
@@ -141,19 +143,21 @@ class Slot(NamedTuple):
     "The part of the machine that a worker has."
     cores: list[int]     # it may run on
     threads: int         # compute threads
-    device: str | None   # GPU, as CUDA_VISIBLE_DEVICES names it; None for whatever there is
+    device: str | None   # its accelerator, such as CUDA_VISIBLE_DEVICES=0; None for whatever there is
 
 
-def _devices()->list[str]:
-    "The GPUs of this machine."
-    import torch
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if not torch.cuda.is_available(): return []
-    return visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
+def _devices()->list[str|None]:
+    "The accelerators of this machine, each as the variable that gives it to a process; None where there is no such variable."
+    from istar_nb.modes import available_accelerators
+    devices, variables = available_accelerators(), dict(cuda="CUDA_VISIBLE_DEVICES", xpu="ZE_AFFINITY_MASK")
+    variable = variables.get(devices[0].type) if devices else None
+    if variable is None: return [None]*len(devices)
+    visible = os.environ.get(variable)
+    return [f"{variable}={name}" for name in (visible.split(",") if visible else range(len(devices)))]
 
 # %% ../nbs/28_executors.ipynb #7248ae92
 def slots(
-    workers:int|None=None, # processes; None for one a GPU, or without a GPU one for every two cores
+    workers:int|None=None, # processes; None for one an accelerator, or without any one for every two cores
     threads:int|None=None, # compute threads of a worker; None for one a core
 )->list[Slot]:             # one a worker
     "Divide this machine."
@@ -208,7 +212,7 @@ class Worker:
         self.config, self.slot, self.log = config, slot, tempfile.TemporaryFile()
         paths = (str(Path(istar_nb.__file__).parents[1]), os.environ.get("PYTHONPATH"))
         env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": str(slot.threads)}
-        if slot.device is not None: env["CUDA_VISIBLE_DEVICES"] = slot.device
+        if slot.device is not None: env |= dict([slot.device.split("=")])
         code = "import sys; from istar_nb.executors import work; sys.exit(work())"
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-c", code], stdin=subprocess.PIPE, stdout=self.log, stderr=self.log, env=env,

@@ -345,8 +345,9 @@ def _processor()->str: # such as "AMD EPYC 7763"
 def environment()->dict:
     "Versions, commit and hardware."
     import torch
-    gpus = [torch.cuda.get_device_name(i)
-            for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+
+    from istar_nb.modes import available_accelerators
+    gpus = [getattr(getattr(torch, device.type), "get_device_name", str)(device) for device in available_accelerators()]
     versions = {name: version(name) for name in ("istar_nb", "torch", "transformers", "accelerate", "numpy")}
     return dict(versions=versions, python=platform.python_version(), commit=_git_commit(), system=platform.system(),
                 processor=_processor(), threads=torch.get_num_threads(), gpus=gpus,

@@ -36,7 +36,7 @@ from .isolayer import ClsModel
 from .measures import spectrum
 from .methods import METHODS
 from .baselines import RelativeStrength
-from .modes import random_state, set_random_state
+from .modes import available_accelerators, random_state, set_random_state
 from .processes import all_processes
 from .regularizers import pooled_isoscore
 from .states import HiddenStates
@@ -491,11 +491,16 @@ def train(
         return carry_through(session, root, folder, checkpoint_every, save_model)
 
 # %% ../nbs/25_training.ipynb #8be6c633
+def _joinable()->list[torch.device]:
+    "The accelerators on which several processes can act as one; Apple's is for one process."
+    return [device for device in available_accelerators() if device.type != "mps"]
+
+
 def _launched(rank:int, processes:int, port:int, threads:int, config:RunConfig, options:dict)->None:
     "What one of the processes of `launch` does."
     places = dict(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=processes, LOCAL_WORLD_SIZE=processes, MASTER_ADDR="127.0.0.1",
                   MASTER_PORT=port, OMP_NUM_THREADS=threads,
-                  ACCELERATE_USE_CPU=str(not torch.cuda.is_available()).lower())
+                  ACCELERATE_USE_CPU=str(not _joinable()).lower())
     os.environ |= {name: str(value) for name, value in places.items()}
     torch.set_num_threads(threads)
     try: train(config, **options)
@@ -505,15 +510,15 @@ def _launched(rank:int, processes:int, port:int, threads:int, config:RunConfig, 
 
 def launch(
     config:RunConfig,   # what to run; `batch_size` is that of all processes
-    processes:int=2,    # on this machine; one a GPU where there are GPUs
+    processes:int=2,    # on this machine; one on each accelerator where there are any
     threads:int=1,      # CPU threads of each
     root:str|Path="runs", # folder or fsspec URL for the record, not `memory://`
     **options,          # of `train`
 )->RunRecord:           # of this run, just made or made before
     "`train` on several processes that act as one."
     if processes < 1: raise ValueError(f"`processes` must be at least 1, not {processes}")
-    if torch.cuda.is_available() and processes > torch.cuda.device_count():
-        raise ValueError(f"`processes` is {processes}, and there are {torch.cuda.device_count()} GPUs")
+    if (devices := _joinable()) and processes > len(devices):
+        raise ValueError(f"`processes` is {processes}, and the accelerators are {', '.join(map(str, devices))}")
     if absolute(root).startswith("memory://"):
         raise ValueError(f"`root` must be seen by all processes, and {root} is not")
     with socket.socket() as free:

@@ -5,12 +5,14 @@ Values may differ from the CPU's only by the order of sums: chunks are larger th
 combined in float32.
 """
 from collections import Counter
+from contextlib import nullcontext
 from copy import deepcopy
 from functools import lru_cache
 
 import numpy as np
 import pytest
 import torch
+from processes import Process
 from simulated import NAME, Accelerator, default_device
 from toy_task import write_task
 from torch import Tensor, nn
@@ -20,6 +22,7 @@ from istar_nb.covariance import Moments, covariance, participation_ratio, shrink
 from istar_nb.unbiased import optimal_zeta, unbiased_traces
 from istar_nb.dimension import gride, two_nn, two_nn_with_error
 from istar_nb.encoders import load_encoder
+from istar_nb.executors import slots
 from istar_nb.isolayer import IsoBN, IsoLayer, JointLoss, isotropy_loss
 from istar_nb.scores import isoscore, isoscore_eig, isoscore_from_cov, isoscore_star, isoscore_unbiased, isoscore_with_error
 from istar_nb.measures import (effective_rank, explained_variance, high_variance_dimensions, mean_activation,
@@ -31,13 +34,14 @@ from istar_nb.baselines import CosReg, RelativeStrength, Uniformity, VICRegCovar
 from istar_nb.states import HiddenStates
 from istar_nb.regularizers import IStar, UnbiasedIStar, pooled_isoscore, pooled_unbiased
 from istar_nb.measuring import measure_model, text_batches
-from istar_nb.runs import RunConfig
+from istar_nb.runs import RunConfig, environment, find_record
 from istar_nb.streaming import IsoScoreMetric, IsotropyMetrics
+from istar_nb.sweeps import sweep
 from istar_nb.watching import watch
 from istar_nb.tasks import load_task
 from istar_nb.topology import EntropyRegularizer, h0_bars, persistent_entropy, select_bars
 from istar_nb.checkpoints import load_checkpoint, save_checkpoint
-from istar_nb.training import Session, evaluate, refresh_reference, train, update
+from istar_nb.training import Session, _launched, evaluate, launch, refresh_reference, train, update
 from istar_nb.transforms import AllButTheTop, NormMoments, Whitening
 
 
@@ -156,10 +160,10 @@ PENALTIES = {
 }
 
 
-def penalty_and_gradients(name:str, device=None)->list:
-    "The penalty of a batch, the gradients in its states, and what the penalty remembers."
+def penalty_and_gradients(name:str, device=None, forward=nullcontext())->list:
+    "The penalty of a batch, the gradients in its states, and what the penalty remembers; `forward` is a context for the value."
     penalty, states = PENALTIES[name]().to(device), batch_states(device)
-    value = penalty(states, (torch.arange(8) % 2).to(device))
+    with forward: value = penalty(states, (torch.arange(8) % 2).to(device))
     value.backward()
     return [value, *(t.grad for t in states.layers if t.grad is not None), *penalty.state_dict().values()]
 
@@ -167,6 +171,14 @@ def penalty_and_gradients(name:str, device=None)->list:
 @pytest.mark.parametrize("name", PENALTIES)
 def test_penalties(name, sim):
     assert_same(penalty_and_gradients(name, sim.device), penalty_and_gradients(name), sim)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+@pytest.mark.parametrize("name", PENALTIES)
+def test_penalties_take_no_notice_of_autocast(name, dtype, sim):
+    x = draw().to(sim.device)
+    with torch.autocast(NAME, dtype): assert (x.T @ x).dtype == dtype and x.softmax(1).dtype == torch.float32, "else the test shows nothing"
+    assert_same(penalty_and_gradients(name, sim.device, torch.autocast(NAME, dtype)), penalty_and_gradients(name), sim)
 
 
 @pytest.mark.parametrize("last", ["cpu", NAME])
@@ -393,6 +405,16 @@ def test_train_with_options(options, sim, trained):
     assert_same(on_device(config_of("istar", **options)), expected, sim, tolerance=1e-3)
 
 
+@pytest.mark.parametrize("method", ["none", "istar", "entropy"])
+def test_train_under_autocast(method, sim, trained):
+    "The devices choose in part other operations for bf16, so that only a few digits are equal."
+    on_cpu, on_device = trained
+    with sim.away(): expected, full = on_cpu(config_of(method, precision="bf16")), on_cpu(config_of(method))
+    found = on_device(config_of(method, precision="bf16"))
+    assert found != full
+    assert_same(found, expected, sim, tolerance=2e-2)
+
+
 @pytest.mark.parametrize("options", [dict(), dict(tokens="all")], ids=str)
 def test_what_an_update_logs(options, data, sim):
     "The runs above are too short for an entry of the log."
@@ -464,6 +486,53 @@ def test_states_that_differ_from_the_prepared_are_refused_once_an_update(wrong, 
     with pytest.raises(ValueError, match="differ from those given to `prepare`"):
         for batch in batches: penalty(batch)
     penalty(batches[0])    # and nothing of the refused update is left
+
+
+def test_a_record_names_the_accelerators(monkeypatch):
+    with Accelerator(): assert environment()["gpus"] == [f"{NAME}:0"]
+    assert environment()["gpus"] == []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"number {device.index}")
+    assert environment()["gpus"] == ["number 0", "number 1"]
+
+
+def test_launch_takes_no_more_processes_than_accelerators(data, tmp_path):
+    with Accelerator(), pytest.raises(ValueError, match=f"`processes` is 2, and the accelerators are {NAME}:0"): launch(config_of("none"), 2, root=tmp_path, data_dir=data)
+    assert not list(tmp_path.iterdir())
+
+
+def launched_on_the_device(config, folder, data):
+    "What `launch` makes a process do where there is an accelerator, for which torch has no collectives of its own."
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder.parent}/meeting", rank=0, world_size=1)
+    with Accelerator(): _launched(0, 1, 0, 1, config, dict(root=folder, data_dir=data, progress=False))
+
+
+def test_launched_processes_use_the_accelerator(data, tmp_path):
+    config, process = config_of("none"), Process(launched_on_the_device, config_of("none"), tmp_path/"runs", data)
+    said = process.wait()
+    record = find_record(tmp_path/"runs", config.id)
+    assert record is not None, said
+    assert record.environment["device"] == NAME and record.environment["gpus"] == [f"{NAME}:0"]
+
+
+@pytest.mark.parametrize("kind, variable", [("cuda", "CUDA_VISIBLE_DEVICES"), ("xpu", "ZE_AFFINITY_MASK")])
+def test_workers_share_the_accelerators(kind, variable, monkeypatch):
+    monkeypatch.setattr(getattr(torch, kind), "device_count", lambda: 2)
+    monkeypatch.delenv(variable, raising=False)
+    assert [slot.device for slot in slots(3)] == [f"{variable}=0", f"{variable}=1", f"{variable}=0"] and len(slots()) == 2
+    monkeypatch.setenv(variable, "3,5")
+    assert [slot.device for slot in slots()] == [f"{variable}=3", f"{variable}=5"]
+
+
+def test_a_worker_has_what_accelerator_there_is():
+    with Accelerator(): assert [slot.device for slot in slots()] == [None]
+
+
+def test_a_failed_run_gives_its_memory_back(data, tmp_path, monkeypatch):
+    freed = []
+    monkeypatch.setattr(type(getattr(torch, NAME)), "empty_cache", lambda self: freed.append(NAME))
+    with Accelerator(): [record] = sweep([config_of("istar", lr=1e30)], root=tmp_path, data_dir=data, progress=False)
+    assert record.status == "failed" and record.environment["gpus"] == [f"{NAME}:0"] and freed
 
 
 def test_random_states_are_kept_of_whichever_accelerator_is_used(monkeypatch):

@@ -61,7 +61,8 @@ def run(path):
 
 
 if __name__ == "__main__":
-    os.environ.update(PYTHONHASHSEED="0", OMP_NUM_THREADS="1", COLUMNS="100")  # the same outputs on every machine and every run
+    # The same outputs on every machine and every run.
+    os.environ.update(PYTHONHASHSEED="0", OMP_NUM_THREADS="1", COLUMNS="100", HF_HUB_DISABLE_PROGRESS_BARS="1")
     os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])  # with `istar`
     os.chdir(root)
     paths = find(sys.argv[1:])
