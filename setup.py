@@ -18,6 +18,7 @@ setup(
                  "Natural Language :: English",
                  *[f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13)]],
     packages=find_packages(include=[cfg["lib_path"], cfg["lib_path"]+".*"]),
+    package_data={cfg["lib_name"]: ["py.typed"]},
     python_requires=">="+cfg["min_python"],
     install_requires=shlex.split(cfg["requirements"]),
     extras_require={key.removesuffix(suffix): shlex.split(reqs) for key,reqs in cfg.items() if key.endswith(suffix)},
