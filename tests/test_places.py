@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import istar_nb.engine as engine
 import istar_nb.training as training
 from istar_nb.files import run_lock
 from istar_nb.runs import RunConfig, find_record, iterate_records
@@ -27,7 +28,7 @@ def interrupted(config, root, data, monkeypatch):
     def unplugged(session): raise Unplugged
     with monkeypatch.context() as m:
         m.setattr(training, "make_record", unplugged)
-        m.setattr(training, "save_failed", lambda *args: None)
+        m.setattr(engine, "save_failed", lambda *args: None)
         with pytest.raises(Unplugged): train(config, root, data, progress=False)
 
 
