@@ -119,7 +119,8 @@ def on_doses(
     counted = named(claims).get("padding, change in score with padding counted, λ = −0.3, cola")
     if counted is None or counted.found.seeds < 3: return f"{text} All of these penalties act on real tokens only."
     return (f"{text} All of these penalties act on real tokens only; where padding counts among the points, as in the "
-            f"released code, λ = −0.3 changes the score on CoLA by {points(counted)}.")
+            f"released code, λ = −0.3 changes the score on CoLA by {points(counted)}, a change that "
+            f"{'survives' if counted.survives else 'does not survive'} the correction.")
 
 
 

@@ -308,11 +308,9 @@ def tasks_command()->None:
     terminal().print(table)
 
 # %% ../nbs/60_cli.ipynb #131fe150
-demo_note = ("MiniLM (all-MiniLM-L6-v2) is a real pretrained encoder, but tuned contrastively for sentence "
-             "similarity: its "
-             "geometry is not that of plain BERT. One seed and one small task show that the penalty does what it "
-             "says, not "
-             "whether isotropy helps.")
+demo_note = ("MiniLM (all-MiniLM-L6-v2) is a real pretrained encoder, but it was tuned contrastively for sentence "
+             "similarity, so its geometry is not that of plain BERT. One seed on one small task shows that λ moves "
+             "isotropy in the intended direction. It cannot show whether isotropy helps.")
 
 # %% ../nbs/60_cli.ipynb #4a346670
 _demo_config = RunConfig(epochs=1, batch_size=32, lr=1e-4, reference_points=50_000, limit=3200)

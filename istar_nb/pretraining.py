@@ -259,8 +259,37 @@ def unigram_loss(
     counts = torch.bincount(train, minlength=vocabulary).double() + 1
     return -(counts/counts.sum()).log()[held_out].mean().item()
 
-# %% ../nbs/26_pretraining.ipynb #1b395ef5
-class Pretraining(Session):
+# %% ../nbs/26_pretraining.ipynb #57037d40
+class _Blocks(Session):
+    "The texts of a pre-training, as blocks of tokens."
+    def encode(self)->None:
+        "Token ids of all texts, and the held-out ones as blocks and one by one."
+        c, tokenizer = self.config, self.tokenizer
+        def ids(texts): return tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+        self.ids, held_out = ids(self.corpus.train), ids(self.corpus.held_out)
+        self.ends = cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
+        self.ordinary = torch.arange(len(tokenizer)) >= len(special)
+        self.held_out = pack(held_out, c.length, cls, sep, list(range(len(held_out))))
+        self.singles = sorted(([cls, *x[:c.length-2], sep] for x in held_out), key=len)
+        self.per_pass = (sum(len(x) + 1 for x in self.ids)//(c.length-1))//c.batch_size
+        if not self.per_pass or not len(self.held_out):
+            raise ValueError(f"`texts` {c.texts!r} fill {self.per_pass} batches and {len(self.held_out)} held-out blocks: "
+                             "at least one each is needed")
+        pieces = tokenizer.get_vocab()
+        vocabulary = json.dumps(sorted(pieces, key=pieces.get)).encode()
+        self.data_sha256 = hashlib.sha256(self.corpus.sha256.encode() + vocabulary).hexdigest()
+        self.packed = None, None
+
+    def blocks(self, update:int)->Tensor: # (B, T)
+        "The batch of an update: the next blocks of its pass over the texts."
+        number, i = divmod(update, self.per_pass)
+        if self.packed[0] != number:
+            order = torch.randperm(len(self.ids), generator=generator_of(self.config.seed, -1-number)).tolist()
+            self.packed = number, pack(self.ids, self.config.length, *self.ends, order)
+        return self.packed[1][i*self.config.batch_size:(i+1)*self.config.batch_size]
+
+# %% ../nbs/26_pretraining.ipynb #15cdb2ff
+class Pretraining(_Blocks):
     "Everything one pre-training works with."
     def __init__(self,
         config:PretrainConfig,       # of the run
@@ -276,33 +305,6 @@ class Pretraining(Session):
         set_seed(config.seed)
         self.penalty = IStar(zeta=0., target=config.target) if config.lam else None
         self.optimize(make_model(config, self.tokenizer), config.steps)
-
-    def encode(self)->None:
-        "Token ids of all texts, and the held-out ones as blocks and one by one."
-        c, tokenizer = self.config, self.tokenizer
-        def ids(texts): return tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-        self.ids, held_out = ids(self.corpus.train), ids(self.corpus.held_out)
-        self.ends = cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
-        self.ordinary = torch.arange(len(tokenizer)) >= len(special)
-        self.held_out = pack(held_out, c.length, cls, sep, list(range(len(held_out))))
-        self.singles = sorted(([cls, *x[:c.length-2], sep] for x in held_out), key=len)
-        self.per_pass = (sum(len(x) + 1 for x in self.ids)//(c.length-1))//c.batch_size
-        if not self.per_pass or not len(self.held_out):
-            raise ValueError(f"`texts` {c.texts!r} fill {self.per_pass} batches and {len(self.held_out)} held-out "
-                             "blocks: "
-                             "at least one each is needed")
-        pieces = tokenizer.get_vocab()
-        vocabulary = json.dumps(sorted(pieces, key=pieces.get)).encode()
-        self.data_sha256 = hashlib.sha256(self.corpus.sha256.encode() + vocabulary).hexdigest()
-        self.packed = None, None
-
-    def blocks(self, update:int)->Tensor: # (B, T)
-        "The batch of an update: the next blocks of its pass over the texts."
-        number, i = divmod(update, self.per_pass)
-        if self.packed[0] != number:
-            order = torch.randperm(len(self.ids), generator=generator_of(self.config.seed, -1-number)).tolist()
-            self.packed = number, pack(self.ids, self.config.length, *self.ends, order)
-        return self.packed[1][i*self.config.batch_size:(i+1)*self.config.batch_size]
 
     def masked(self, blocks:Tensor, seed:int, number:int)->tuple[Tensor,Tensor]:
         "Masked blocks and what is to be said, on the device."

@@ -14,14 +14,15 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-# %% ../nbs/30_statistics.ipynb #851b2241
+# %% ../nbs/30_statistics.ipynb #7071f04d
 def check_columns(
     frame,               # pandas DataFrame
     wanted:Sequence[str], # column names
 )->None:
     "An error that names the columns a table lacks."
     if lacking := [name for name in dict.fromkeys(wanted) if name not in frame.columns]:
-        raise ValueError(f"`frame` has no column {', '.join(map(repr, lacking))}; it has {', '.join(map(str, frame.columns))}")
+        raise ValueError(f"`frame` has no column {', '.join(map(repr, lacking))}; it has "
+                         f"{', '.join(map(str, frame.columns))}")
 
 
 def check_single(
@@ -32,16 +33,18 @@ def check_single(
     twice = rows[rows.duplicated(keys, keep=False)]
     if twice.empty: return
     group = next(g for _, g in twice.groupby(keys, dropna=False))
-    differ = [c for c in group.columns if group[c].astype(str).nunique() > 1 and c not in ("id", "score", "seconds", "status", "error")]
-    raise ValueError(f"`frame` has {len(group)} runs with {group[keys].to_dict('records')[0]}: add what tells them apart to `treatment`, such as {', '.join(differ[:4]) or 'nothing (the same run twice)'}")
+    outcome = ("id", "score", "seconds", "status", "error")
+    differ = [c for c in group.columns if group[c].astype(str).nunique() > 1 and c not in outcome]
+    raise ValueError(f"`frame` has {len(group)} runs with {group[keys].to_dict('records')[0]}: add what tells them apart "
+                     f"to `treatment`, such as {', '.join(differ[:4]) or 'nothing (the same run twice)'}")
 
-
+# %% ../nbs/30_statistics.ipynb #93846a52
 def sides(
     rows,           # pandas DataFrame, of the baseline or the others
     keys:list[str], # columns to join on
     value:str,      # what is compared
     name:str,       # "run" or "baseline"
-):                  # pandas DataFrame with `keys`, the value as `name`, why it is lacking as `name` + "_problem", and the data's hash
+):                  # pandas DataFrame: `keys`, `name`, `name`_problem (why it is lacking) and `name`_data (the data's hash)
     "One side of the pairs."
     number = rows[value].astype(float)
     failed = rows["status"] != "done" if "status" in rows else number.isna()
@@ -49,7 +52,7 @@ def sides(
     data = rows["data_sha256"] if "data_sha256" in rows else ""
     return rows[keys].assign(**{name: number.where(problem == ""), f"{name}_problem": problem, f"{name}_data": data})
 
-
+# %% ../nbs/30_statistics.ipynb #221e265b
 def paired_differences(
     frame,                                          # pandas DataFrame from `load_records`, one row a run
     baseline:dict,                                  # column -> value of the runs to compare with, such as dict(method="none")
@@ -57,21 +60,25 @@ def paired_differences(
     treatment:Sequence[str]=("method", "lam"),      # columns that name what is compared with the baseline
     value:str="score",                              # column to take differences of
     unit:str="seed",                                # column that pairs runs
-):                                                  # pandas DataFrame: by, treatment, unit, run, baseline, difference, problem ("" or why there is no difference)
-    "Differences to the baseline, seed by seed; what is lacking is there as a row with a reason."
+):                                                  # pandas DataFrame: by, treatment, unit, run, baseline, difference, problem
+    "Differences to the baseline, seed by seed; a pair that is not whole is a row whose `problem` gives the reason."
     by, treatment = list(by), list(treatment)
     check_columns(frame, [*by, *treatment, *baseline, value, unit])
     is_baseline = np.logical_and.reduce([frame[k] == v for k, v in baseline.items()])
     if not is_baseline.any(): raise ValueError(f"`baseline` {baseline} matches no row of `frame`")
     base, others = frame[is_baseline], frame[~is_baseline]
-    check_single(base, [*by, unit]); check_single(others, [*by, *treatment, unit])
+    check_single(base, [*by, unit])
+    check_single(others, [*by, *treatment, unit])
     table = others[by+treatment].drop_duplicates().merge(frame[[*by, unit]].drop_duplicates(), on=by)
-    table = table.merge(sides(others, [*by, *treatment, unit], value, "run"), how="left").merge(sides(base, [*by, unit], value, "baseline"), how="left")
+    table = table.merge(sides(others, [*by, *treatment, unit], value, "run"), how="left")
+    table = table.merge(sides(base, [*by, unit], value, "baseline"), how="left")
     apart = table.run_data.notna() & table.baseline_data.notna() & (table.run_data != table.baseline_data)
-    problems = [table.run_problem.fillna("run missing"), table.baseline_problem.fillna("baseline missing"), apart.map({True: "other data", False: ""})]
+    problems = [table.run_problem.fillna("run missing"), table.baseline_problem.fillna("baseline missing"),
+                apart.map({True: "other data", False: ""})]
     table["problem"] = [", ".join(filter(None, row)) for row in zip(*problems)]
     table["difference"] = (table.run - table.baseline).where(table.problem == "")
-    return table[[*by, *treatment, unit, "run", "baseline", "difference", "problem"]].sort_values([*by, *treatment, unit], ignore_index=True)
+    keys = [*by, *treatment, unit]
+    return table[[*keys, "run", "baseline", "difference", "problem"]].sort_values(keys, ignore_index=True)
 
 # %% ../nbs/30_statistics.ipynb #6555ea00
 class Interval(NamedTuple):

@@ -16,5 +16,5 @@ def error_of(
 )->Exception:   # what the call raised; of a kind that this package or the system raises on purpose
     "The error that a call ends with; an `AssertionError` if it ends without one."
     try: f(*args, **kwargs)
-    except (TypeError, ValueError, RuntimeError, OSError, ImportError) as error: return error
+    except (TypeError, ValueError, FloatingPointError, RuntimeError, OSError, ImportError) as error: return error
     raise AssertionError("no error was raised")

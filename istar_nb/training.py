@@ -110,68 +110,28 @@ def split_rows(
     "Rows in two parts."
     return tuple([rows[i] for i in part] for part in split_indices(len(rows), share, seed))
 
-# %% ../nbs/25_training.ipynb #5555b4f3
-class Session(Engine):
-    "Everything one fine-tuning works with."
-    def __init__(self,
-        config:RunConfig,            # of the run
-        data_dir:str|Path|None=None, # folder with the tasks' files; None for `ISTAR_DATA`
-        hub:bool=False,              # allow downloads from the Hugging Face hub
-        **options,                   # of every session
-    ):
-        super().__init__(config.complete, **options)
-        if config.batch_size < 2*self.world:
-            raise ValueError(f"`batch_size` is {config.batch_size}, and {self.world} processes need at least "
-                             f"{2*self.world}")
-        self.data = load_task(task_of(config), data_dir=data_dir, hub=hub)
+# %% ../nbs/25_training.ipynb #72452a18
+class _Rows(Engine):
+    "The rows of a fine-tuning and the batches that they come in."
+    def take(self, data_dir:str|Path|None, hub:bool)->None:
+        "Rows to train on, to stop a second stage by, and to measure."
+        c = self.config
+        self.data = load_task(task_of(c), data_dir=data_dir, hub=hub)
         self.task, self.data_sha256 = self.data.task, self.data.sha256
-        self.train_rows, self.validation_rows = draw_rows(self.data.train, config.limit,
-                                                          config.seed), self.data.validation
-        if config.hold_out:
-            self.train_rows, self.validation_rows = split_rows(self.train_rows, config.hold_out, config.seed)
-        if config.method == "isolayer": self.train_rows, self.stop_rows = split_rows(self.train_rows, 0.3, config.seed)
-        set_seed(config.seed)                        # the same head on every process
-        model, self.tokenizer = make_model(self.config, self.task, hub)
-        self.model_sha256 = model_sha256(config.model)
-        self.collate, self.collate_padded = Collator(self.tokenizer), Collator(self.tokenizer, pad_to=config.pad_to)
+        self.train_rows, self.validation_rows = draw_rows(self.data.train, c.limit, c.seed), self.data.validation
+        if c.hold_out: self.train_rows, self.validation_rows = split_rows(self.train_rows, c.hold_out, c.seed)
+        if c.method == "isolayer": self.train_rows, self.stop_rows = split_rows(self.train_rows, 0.3, c.seed)
+
+    def read(self, tokenizer)->None:
+        "Features of all rows, with a tokenizer of transformers."
+        self.tokenizer, pad_to = tokenizer, self.config.pad_to
+        self.collate, self.collate_padded = Collator(tokenizer), Collator(tokenizer, pad_to=pad_to)
         self.features, self.held_out = self.encode(self.train_rows), self.encode(self.validation_rows)
         self.lengths = [len(f["input_ids"]) for f in self.features]
-        self.check(model.config.num_hidden_layers)
-        if (begin := METHODS[config.method].begin) is not None: begin(self.config, model, self.texts(model))
-        self.prepare(model)
-        set_seed(config.seed, device_specific=True)  # different dropout on every process
-        if options.get("tracker"):
-            self.accelerator.init_trackers(config.id, {k: str(v) for k, v in asdict(self.config).items()})
 
     def encode(self, rows:list[dict])->list[dict]:
         "Features of rows."
         return encode(rows, self.task, self.tokenizer, self.config.max_length)
-
-    def texts(self, model:nn.Module, most:int=2000)->Iterator[HiddenStates]:
-        "The states of some training texts before training; the same on every process."
-        chosen = self.batches(self.lengths, self.config.seed, 0)[:math.ceil(most/self.config.batch_size)]
-        for _, states in read_states(model, (self.collate([self.features[i] for i in rows]) for rows in chosen)): yield states
-
-    def check(self, deepest:int)->None:
-        "An error for what the model or the rows do not have."
-        layers = self.config.layers
-        if layers is not None and layers[-1] > deepest:
-            raise ValueError(f"`layers` names layer {layers[-1]}, and there are layers 0 to {deepest}")
-        least = min(len(self.held_out), *(len(rows) for group in self.groups(0) for rows in group))
-        if least < self.world:
-            raise ValueError(f"task {self.task.name!r} has a batch of {least} rows, and {self.world} processes need "
-                             "at least one each")
-
-    def prepare(self, model:nn.Module)->None:
-        "Penalty, optimizer and schedule, on the right device and processes."
-        c, make = self.config, METHODS[self.config.method].make
-        self.updates_per_epoch = len(self.groups(0))
-        self.penalty = make(c, self.task.kind).to(self.device) if make else None
-        self.strength = None if c.relative is None else RelativeStrength(c.relative)
-        if c.gradient_checkpointing: recompute_states(getattr(model, "encoder", model))
-        schedule = dict(linear="linear", constant="constant_with_warmup")[c.schedule]
-        self.optimize(model, c.epochs*self.updates_per_epoch, schedule)
-        self.placebo = Placebo(self.model.parameters(), c.seed) if c.placebo else None
 
     def batches(self, lengths:list[int], seed:int, epoch:int)->list[list[int]]:
         "The batches of a pass over sentences of these lengths, composed as configured."
@@ -187,12 +147,67 @@ class Session(Engine):
         "This process's share of a training batch, on the host."
         return self.collate_padded([self.features[i] for i in rows[self.rank::self.world]])
 
+# %% ../nbs/25_training.ipynb #d98cd825
+class _Prepared(_Rows):
+    "What an update needs beside its rows."
+    def prepare(self, model:nn.Module)->None:
+        "Penalty, optimizer and schedule, on the right device and processes."
+        c, make = self.config, METHODS[self.config.method].make
+        self.updates_per_epoch = len(self.groups(0))
+        self.penalty = make(c, self.task.kind).to(self.device) if make else None
+        self.strength = None if c.relative is None else RelativeStrength(c.relative)
+        if c.gradient_checkpointing: recompute_states(getattr(model, "encoder", model))
+        schedule = dict(linear="linear", constant="constant_with_warmup")[c.schedule]
+        self.optimize(model, c.epochs*self.updates_per_epoch, schedule)
+        self.placebo = Placebo(self.model.parameters(), c.seed) if c.placebo else None
+
     def forward(self, model:nn.Module, rows:list[int])->tuple:
         "Output, states and labels of this process's share of a training batch."
         collated = self.shared(rows)
         batch = {k: v.to(self.device) for k, v in collated.items()}
         out, states = forward_with_states(model, batch)
         return out, replace(states, mask=collated["attention_mask"]), batch.get("labels")
+
+    def texts(self, model:nn.Module, most:int=2000)->Iterator[HiddenStates]:
+        "The states of some training texts before training; the same on every process."
+        chosen = self.batches(self.lengths, self.config.seed, 0)[:math.ceil(most/self.config.batch_size)]
+        batches = (self.collate([self.features[i] for i in rows]) for rows in chosen)
+        for _, states in read_states(model, batches): yield states
+
+    def check(self, deepest:int)->None:
+        "An error for what the model or the rows do not have."
+        layers = self.config.layers
+        if layers is not None and layers[-1] > deepest:
+            raise ValueError(f"`layers` names layer {layers[-1]}, and there are layers 0 to {deepest}")
+        least = min(len(self.held_out), *(len(rows) for group in self.groups(0) for rows in group))
+        if least < self.world:
+            raise ValueError(f"task {self.task.name!r} has a batch of {least} rows, and {self.world} processes need "
+                             "at least one each")
+
+# %% ../nbs/25_training.ipynb #4ae7850a
+class Session(_Prepared):
+    "Everything one fine-tuning works with."
+    def __init__(self,
+        config:RunConfig,            # of the run
+        data_dir:str|Path|None=None, # folder with the tasks' files; None for `ISTAR_DATA`
+        hub:bool=False,              # allow downloads from the Hugging Face hub
+        **options,                   # of every session
+    ):
+        super().__init__(config.complete, **options)
+        if config.batch_size < 2*self.world:
+            raise ValueError(f"`batch_size` is {config.batch_size}, and {self.world} processes need at least "
+                             f"{2*self.world}")
+        self.take(data_dir, hub)
+        set_seed(config.seed)                        # the same head on every process
+        model, tokenizer = make_model(self.config, self.task, hub)
+        self.model_sha256 = model_sha256(config.model)
+        self.read(tokenizer)
+        self.check(model.config.num_hidden_layers)
+        if (begin := METHODS[config.method].begin) is not None: begin(self.config, model, self.texts(model))
+        self.prepare(model)
+        set_seed(config.seed, device_specific=True)  # different dropout on every process
+        if options.get("tracker"):
+            self.accelerator.init_trackers(config.id, {k: str(v) for k, v in asdict(self.config).items()})
 
 # %% ../nbs/25_training.ipynb #c4fe7ddb
 def reference_states(session:Session)->Iterator[HiddenStates]:

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from istar_nb.claims import every_claim, page_claims, pages, sentences
+from istar_nb.control_claims import sentence_comparisons
+from istar_nb.evidence import opened
 from istar_nb.verdicts import claim_cells, claims_table
 
 root = Path(__file__).resolve().parents[1]
@@ -80,3 +82,14 @@ def test_no_verdict_rests_on_an_invented_threshold(claims):
 def test_an_unknown_page_and_a_folder_without_records_are_errors_that_say_so(tmp_path):
     with pytest.raises(ValueError, match="`page` must be one of istar_table1"): page_claims("table1")
     with pytest.raises(ValueError, match="`root` must hold a folder `runs`"): every_claim(tmp_path)
+
+
+def test_intervals_over_sentences_are_those_of_the_records_at_hand():
+    "Every comparison that the records allow has one, of as many seeds, around the mean difference that the scores have."
+    evidence = opened()
+    stored, here = json.loads((root/"results"/"crossed.json").read_text(encoding="utf-8")), sentence_comparisons(evidence)
+    assert stored.keys() == here.keys(), "run tools/crossed.py again"
+    for name, (runs, baselines) in here.items():
+        kept, mean = stored[name], (runs.score - baselines.score).mean()
+        assert kept["seeds"] == len(runs) and kept["mean"] == pytest.approx(mean, abs=2e-6), f"run tools/crossed.py again: {name}"
+        assert kept["low"] < kept["mean"] < kept["high"]
