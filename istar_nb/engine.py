@@ -34,7 +34,8 @@ from .regularizers import Regularizer
 from .states import HiddenStates
 from .runs import Described, RunRecord, environment, save_failed
 from .scores import isoscore, isoscore_from_cov
-from .tasks import Task, span_answers, task_metrics
+from .task_scores import span_answers, task_metrics
+from .tasks import Task
 
 # %% ../nbs/24_engine.ipynb #49a08e5e
 def make_accelerator(config, tracker:str|None=None, folder:str|Path="runs/logs")->Accelerator:

@@ -46,7 +46,9 @@ from .runs import (RunConfig, RunRecord, check_origin, find_record, model_sha256
 from .scores import TooFew, isoscore_from_cov
 from .second_stage import cls_features, split_indices, train_isolayer
 from .files import local_path
-from .tasks import Collator, Task, encode, load_task, task_metrics
+from .features import Collator, encode
+from .task_scores import task_metrics
+from .tasks import Task, load_task
 
 # %% ../nbs/25_training.ipynb #d50fbaf3
 def length_buckets(

@@ -17,7 +17,8 @@ from istar_nb.modes import evaluating, same_random_state
 from istar_nb.baselines import CosReg, RelativeStrength
 from istar_nb.states import HiddenStates
 from istar_nb.regularizers import IStar, Regularizer
-from istar_nb.tasks import Collator, encode, load_task
+from istar_nb.features import Collator, encode
+from istar_nb.tasks import load_task
 from istar_nb.topology import EntropyRegularizer
 
 texts = load_task("stdlib-docs")

@@ -10,7 +10,8 @@ from torch.nn.parallel import DistributedDataParallel
 from istar_nb.encoders import forward_with_states, load_encoder
 from istar_nb.isolayer import ClsModel, IsoBN, IsoLayer, JointLoss, make_transform
 from istar_nb.second_stage import Features, cls_features, split_indices, train_isolayer
-from istar_nb.tasks import Collator, encode, load_task
+from istar_nb.features import Collator, encode
+from istar_nb.tasks import load_task
 from istar_nb.transforms import AllButTheTop, NormMoments, Whitening
 from processes import on_two
 from simulated import Accelerator

@@ -7,7 +7,8 @@ import torch
 
 from istar_nb.encoders import load_encoder
 from istar_nb.scores import isoscore_from_cov
-from istar_nb.tasks import TASKS, Collator, encode, load_task
+from istar_nb.features import Collator, encode
+from istar_nb.tasks import TASKS, load_task
 
 README = Path(__file__).parents[1]/"README.md"
 

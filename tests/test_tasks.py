@@ -17,8 +17,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from istar_nb.tasks import (TASKS, TOPICS, Collator, content_hash, encode, load_task, span_answers, stdlib_docs, stdlib_sentences,
-                            task_metrics)
+from istar_nb.features import Collator, encode
+from istar_nb.stdlib_docs import TOPICS, stdlib_docs, stdlib_sentences
+from istar_nb.task_scores import span_answers, task_metrics
+from istar_nb.tasks import TASKS, content_hash, load_task
 
 DATA = os.environ.get("ISTAR_DATA")
 real_data = pytest.mark.skipif(not DATA, reason="ISTAR_DATA is not set: the real data sets are not at hand")

@@ -14,7 +14,8 @@ from istar_nb.encoders import hidden_states, load_encoder
 from istar_nb.scores import isoscore, isoscore_from_cov, isoscore_unbiased
 from istar_nb.runs import environment
 from istar_nb.stability import COVERAGE, MINILM, REAL, SYNTHETIC, Cloud, round_to, run_coverage, run_stability
-from istar_nb.tasks import Collator, encode, load_task
+from istar_nb.features import Collator, encode
+from istar_nb.tasks import load_task
 
 root = Path(__file__).resolve().parents[1]/"results"/"stability"
 
