@@ -29,6 +29,7 @@ _public = {
     "training": "train launch",
     "grids": "grid load_records load_sweep",
     "sweeps": "sweep",
+    "isotropy": "measure Isotropy",
 }
 _owners = {name: module for module, names in _public.items() for name in names.split()}
 

@@ -381,20 +381,23 @@ def measure_command(
         out: Folder for the report, as HTML and JSON.
         progress: Show a progress bar.
     """
-    from istar_nb.measuring import measure_files, measure_models, text_source
-    from istar_nb.reports import write_report
+    from istar_nb.isotropy import Isotropy
+    from istar_nb.measuring import measure_clouds, measure_models, text_source
     from istar_nb.runs import environment
     if sum(x is not None for x in (task, text, embeddings)) != 1:
         raise ValueError("name one of --task, --text and --embeddings")
     if column is not None and text is None: raise ValueError("--column is of a table: name it with --text")
     _check_positive(limit=limit, batch_tokens=batch_tokens, max_length=max_length)
     out, others = _check_writable("--out", local_path(out)), [compare] if compare else []
-    if embeddings: found, source = measure_files([str(embeddings), *others]), "points of a file"
+    if embeddings: found, source = measure_clouds([str(embeddings), *others]), "points of a file"
     else:
         texts, source = text_source(task, text, data_dir, hub, limit, bool(others), column)
         found, n = measure_models([model, *others], texts, hub, tokens, layers, batch_tokens, max_length, progress)
         source = f"{n:,} text{'s'*(n != 1)} of {source}, tokens: {tokens}"
-    write_report(out, dict(source=source, tokens=tokens, measures=found, environment=environment()))
+    isotropy = Isotropy(source, tokens, found, environment())
+    isotropy.show()
+    page, values = (isotropy.save(out/f"isotropy.{kind}") for kind in ("html", "json"))
+    print(f"± one standard error; all measures are in the report\n\nreport: {page}\nvalues: {values}")
 
 # %% ../nbs/60_cli.ipynb #5ada4ed6
 commands = dict(demo=demo_command, measure=measure_command, train=train_command, sweep=sweep_command,

@@ -4,15 +4,13 @@
 
 # %% auto #0
 __all__ = ['Section', 'show_value', 'html_page', 'comparison_table', 'comparison_page', 'gaps', 'measure_table',
-           'difference_table', 'measure_page', 'show_table', 'show_comparison', 'write_report']
+           'difference_table', 'measure_page', 'show_table', 'show_comparison']
 
 # %% ../nbs/33_reports.ipynb #3c45986c
-import json
 import math
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from .figures import measure_figure, measure_names, png_bytes, run_label, signed
 from .grids import terminal
@@ -250,25 +248,3 @@ def show_comparison(
     "Score, isotropy and change by layer as a terminal table."
     show_table(*comparison_table(records), title,
                "By layer: ι before training, then the change. emb. is the output of the embeddings.")
-
-# %% ../nbs/33_reports.ipynb #a2a1865b
-_terminal_measures = ("isoscore", "isoscore_unbiased", "mean_cosine", "sv_anisotropy_centred", "two_nn",
-                      "outlier_count")
-
-def write_report(
-    out:Path,   # folder; made if it is not there
-    found:dict, # "source", "tokens", "measures" (name -> layer -> summary) and "environment"
-)->None:
-    "What was measured, as JSON, as a page, and in the terminal; of two models also their differences."
-    measures, versions = found["measures"], found["environment"]["versions"]
-    out.mkdir(parents=True, exist_ok=True)
-    (out/"isotropy.json").write_text(json.dumps(found, indent=1, ensure_ascii=False), encoding="utf-8")
-    footer = ", ".join(f"{name} {version}" for name, version in versions.items())
-    (out/"isotropy.html").write_text(measure_page(measures, found["source"], footer), encoding="utf-8")
-    for name, layers in measures.items():
-        show_table(*measure_table(layers, _terminal_measures, decimals=3), f"{name}: {found['source']}", gaps(layers))
-    if len(measures) == 2:
-        first, second = measures
-        show_table(*difference_table(measures, _terminal_measures, decimals=3), f"{second} minus {first}")
-    print(f"± one standard error; all measures are in the report\n\nreport: {out/'isotropy.html'}\nvalues: "
-          f"{out/'isotropy.json'}")
