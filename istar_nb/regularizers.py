@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from .covariance import Moments, check_covariance, check_zeta, working_dtype
 from .processes import check_scope, process_count, processes_of
-from .scores import (PooledIsoScore, PooledUnbiasedScore, TooFew, check_facts, check_sentences, facts_of,
-                             pooled_covariance)
+from .scores import (GramIsoScore, PooledIsoScore, PooledUnbiasedScore, Reference, TooFew, check_facts,
+                             check_sentences, facts_of, few_points, pooled_covariance, reference_of)
 from .states import HiddenStates, check_tokens
 from .unbiased import sentence_totals, zeta_star
 
@@ -65,29 +65,31 @@ class Regularizer(nn.Module):
 
 # %% ../nbs/10_regularizers.ipynb #8db4fcfb
 def _check_fit(
-    cov_ref:Tensor|None, # value to check
-    zeta:float|Tensor,   # shrinkage, for the message
-    d:int,               # dimensions of the states
+    reference:Reference|None, # value to check
+    zeta:float|Tensor,        # shrinkage, for the message
+    d:int,                    # dimensions of the states
 )->None:
     "An error if there is no reference, or one of other dimensions."
-    if cov_ref is None: raise ValueError(f"`cov_ref` is needed when `zeta` is above 0 (it is {zeta})")
-    if cov_ref.shape != (d, d):
-        raise ValueError(f"`cov_ref` is {tuple(cov_ref.shape)}, and the states have {d} dimensions")
+    if reference is None: raise ValueError(f"`cov_ref` is needed when `zeta` is above 0 (it is {zeta})")
+    if reference.cov.shape != (d, d):
+        raise ValueError(f"`cov_ref` is {tuple(reference.cov.shape)}, and the states have {d} dimensions")
 
 
 def pooled_score(
     states:HiddenStates,                    # of a batch
-    cov_ref:Tensor|None,                    # (d, d) reference covariance Σ_S; needed when `zeta` > 0
+    reference:Reference|None,               # of (d, d); needed when `zeta` > 0
     zeta:float|Tensor,                      # shrinkage ζ in [0, 1]; a tensor stays on its device
     layers:int|Sequence[int]|str|None,      # which layers; None for all but the embeddings
     tokens:str,                             # "real", "cls" or "all"
     group:"dist.ProcessGroup|None",         # processes whose batches count as one; None for this one alone
 )->tuple[Tensor,Tensor]:                    # () score; (4,) facts, for `check_facts`
     "IsoScore* of the union of the chosen layers' tokens, before anything is checked."
-    clouds = states.clouds(layers)
-    if not isinstance(zeta, Tensor) and zeta == 0: cov_ref = None
-    else: _check_fit(cov_ref, zeta, clouds[0].shape[-1])
-    return PooledIsoScore.apply(cov_ref, zeta, states.index(tokens), group, *clouds)
+    clouds, index = states.clouds(layers), states.index(tokens)
+    if not isinstance(zeta, Tensor) and zeta == 0: reference = None
+    else: _check_fit(reference, zeta, clouds[0].shape[-1])
+    if group is None and few_points(len(index)*len(clouds), clouds[0].shape[-1], reference is not None):
+        return GramIsoScore.apply(reference, zeta, torch.cat([c.flatten(0, 1).index_select(0, index) for c in clouds]))
+    return PooledIsoScore.apply(reference and reference.cov, zeta, index, group, *clouds)
 
 # %% ../nbs/10_regularizers.ipynb #fbacbcc1
 def pooled_isoscore(
@@ -99,7 +101,8 @@ def pooled_isoscore(
     group:"dist.ProcessGroup|None"=None,    # processes whose batches count as one; None for this one alone
 )->Tensor:                                  # () float32 in [0, 1]; differentiable in the states
     "IsoScore* of the union of the chosen layers' tokens (Rudman & Eickhoff 2024, Section 4)."
-    score, facts = pooled_score(states, cov_ref, check_zeta(zeta), layers, tokens, group)
+    reference = reference_of(cov_ref if check_zeta(zeta) > 0 else None)
+    score, facts = pooled_score(states, reference, float(zeta), layers, tokens, group)
     check_facts(facts.tolist(), score.dtype)
     return score
 
@@ -188,22 +191,30 @@ def _moments_of(batches:Iterable[HiddenStates], parts_of:Callable, tokens:str, e
 class _Referenced(ScorePenalty):
     "Scores that are shrunk toward Σ_S, which `collect` makes from training data."
     cov_ref:Tensor|None   # (d, d), or (L, d, d) with `per_layer`; a buffer, saved with the rest
-    reference_points:int        # points behind Σ_S, over all processes
+    reference_points:int  # points behind Σ_S, over all processes
+    _kept:tuple = (None, 0, [])   # Σ_S, which version of it, and it with its numbers
 
     def check_reference(self, cov_ref:Tensor)->Tensor:
         "`cov_ref`, or an error if it is no covariance or stack of them."
         for cov in cov_ref if self.per_layer else [cov_ref]: check_covariance(cov, name="cov_ref")
         return cov_ref.detach()
 
-    def references(self, parts:list[list[int]])->Sequence[Tensor|None]: # one for each of `parts`
+    def with_numbers(self)->list[Reference]:
+        "Σ_S, or every layer's, with its numbers; they are found again only when it has changed."
+        cov, version = self.cov_ref, 0 if self.cov_ref.is_inference() else self.cov_ref._version
+        if self._kept[0] is not cov or self._kept[1] != version:
+            self._kept = cov, version, [reference_of(each) for each in (cov if self.per_layer else [cov])]
+        return self._kept[2]
+
+    def references(self, parts:list[list[int]])->Sequence[Reference|None]: # one for each of `parts`
         "The reference of every score; an error if it is missing, or was made for other layers."
         if self.needs_reference and self.cov_ref is None:
             raise ValueError(f"`cov_ref` is missing: with zeta={self.zeta} "
                              "call `collect` with states of training data first")
-        if not (self.per_layer and self.needs_reference): return [self.cov_ref]*len(parts)
-        if len(self.cov_ref) != len(parts):
+        if not self.needs_reference: return [None]*len(parts)
+        if self.per_layer and len(self.cov_ref) != len(parts):
             raise ValueError(f"`cov_ref` has {len(self.cov_ref)} covariances, and {len(parts)} layers are scored")
-        return self.cov_ref
+        return self.with_numbers()
 
     @torch.no_grad()
     def collect(self, batches:Iterable[HiddenStates])->None:
@@ -224,17 +235,17 @@ class _Referenced(ScorePenalty):
 def batch_zeta(
     states:HiddenStates,            # of the batch
     part:list[int],                 # layers that are scored together
-    cov_ref:Tensor|None,            # (d, d) Σ_S
+    reference:Reference|None,       # of (d, d)
     tokens:str,                     # "real", "cls" or "all"
     group:"dist.ProcessGroup|None", # processes whose batches count as one; None for this one alone
 )->tuple[Tensor,Tensor]:            # () ζ* in [0, 1]; facts for `check_sentences`
     "The ζ* of the global batch, sentences being independent and their tokens not."
     clouds = states.clouds(part)
-    _check_fit(cov_ref, "auto", clouds[0].shape[-1])
+    _check_fit(reference, "auto", clouds[0].shape[-1])
     with torch.autocast(clouds[0].device.type, enabled=False):
         totals, _ = sentence_totals(clouds, sentence_pieces(states, tokens), group)
         cov, squared = totals.products/(totals.powers[0]-1), totals.traces().squared
-        zeta = zeta_star(cov, cov_ref.to(cov)/totals.scale/totals.scale, squared)
+        zeta = zeta_star(cov, reference.cov.to(cov)/totals.scale/totals.scale, squared)
         return zeta, facts_of(totals, torch.ones_like(squared))
 
 # %% ../nbs/10_regularizers.ipynb #8d727509

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['isoscore_eig', 'isoscore_from_cov', 'TooFew', 'check_count', 'check_facts', 'pooled_mean', 'pooled_covariance',
-           'ratio_and_gradient', 'cloud_gradient', 'PooledIsoScore', 'GramIsoScore', 'isoscore_star', 'isoscore',
-           'ratio_score', 'isoscore_unbiased', 'UnbiasedScore', 'isoscore_with_error', 'facts_of', 'check_sentences',
-           'PooledUnbiasedScore']
+           'ratio_slopes', 'ratio_and_gradient', 'cloud_gradient', 'PooledIsoScore', 'Reference', 'reference_of',
+           'GramIsoScore', 'few_points', 'isoscore_star', 'isoscore', 'ratio_score', 'isoscore_unbiased',
+           'UnbiasedScore', 'isoscore_with_error', 'facts_of', 'check_sentences', 'PooledUnbiasedScore']
 
 # %% ../nbs/02_scores.ipynb #0778f448
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .covariance import (about_mean, as_points, centred_chunks, check_cloud, check_covariance, check_finite,
-                                 check_spread, check_zeta, covariance, host_numbers, participation_ratio, peak,
-                                 scalar_dtype, scatter, shrink, unit_of)
+from .covariance import (about_mean, as_points, blocks, centred_chunks, check_covariance, check_finite, check_shape,
+                                 check_spread, check_zeta, covariance, host_numbers, participation_ratio, peak, scalar_dtype,
+                                 scatter, shrink, unit_of)
 from .processes import differentiable_gradients, process_count, reduce_together, single_process
 from .unbiased import (RowSums, SentenceTotals, Traces, average_gradient, each_sentence, jackknife_error,
                                sentence_totals)
@@ -120,17 +120,26 @@ def pooled_covariance(
     return cov, mean, drift/count, torch.cat([count[None], bounds.to(count)])
 
 # %% ../nbs/02_scores.ipynb #8366cee8
+def ratio_slopes(
+    trace:Tensor,  # () tr(Σ)
+    square:Tensor, # () ‖Σ‖²
+    d:int,         # dimensions
+)->tuple[Tensor,Tensor,Tensor]: # () score; () factors of I and of Σ in the gradient of the participation ratio
+    "IsoScore from two sums, and 2t/f and -2t²/f²."
+    ratio = trace**2/square
+    return ((ratio-1)/(d-1)).clamp(0, 1), 2*trace/square, -2*ratio/square
+
+
 def ratio_and_gradient(
-    cov:Tensor, # (k, k) symmetric, largest entry 1; overwritten
-    d:int,      # dimensions
-)->tuple[Tensor,Tensor]: # () score in float64, (k, k) gradient of the participation ratio
-    "IsoScore of a covariance or a Gram matrix, and (2t/f) I - (2t²/f²) Σ."
+    cov:Tensor, # (d, d) symmetric, largest entry 1; overwritten
+)->tuple[Tensor,Tensor]: # () score in float64, (d, d) gradient of the participation ratio
+    "IsoScore of a covariance, and (2t/f) I - (2t²/f²) Σ."
     wide = scalar_dtype(cov)
     trace, square = cov.diagonal().sum(dtype=wide), torch.linalg.vector_norm(cov, dtype=wide)**2
-    ratio = trace**2/square
-    G = cov.mul_(-2*(ratio/square).to(cov.dtype))
-    G.diagonal().add_((2*trace/square).to(cov.dtype))
-    return ((ratio-1)/(d-1)).clamp(0, 1), G
+    score, of_trace, of_square = ratio_slopes(trace, square, len(cov))
+    G = cov.mul_(of_square.to(cov.dtype))
+    G.diagonal().add_(of_trace.to(cov.dtype))
+    return score, G
 
 # %% ../nbs/02_scores.ipynb #27ffced8
 def cloud_gradient(cloud:Tensor, index:Tensor|None, mean:Tensor, scale:Tensor, G:Tensor, shift:Tensor)->Tensor:
@@ -161,7 +170,7 @@ class PooledIsoScore(torch.autograd.Function):
             cov, mean, drift, facts = pooled_covariance(clouds, index, group)
             if cov_ref is not None: cov.lerp_(cov_ref.to(cov), zeta.to(cov) if isinstance(zeta, Tensor) else zeta)
             largest = peak(cov)
-            score, G = ratio_and_gradient(cov.div_(unit_of(largest)), len(mean))
+            score, G = ratio_and_gradient(cov.div_(unit_of(largest)))
             root = unit_of(largest).sqrt()
             ctx.constants, ctx.scale, ctx.index = (cov_ref, zeta, group), root, index
             ctx.factor = (1-zeta)*2*process_count(group)/((facts[0]-1)*(len(mean)-1)*root)
@@ -182,31 +191,86 @@ class PooledIsoScore(torch.autograd.Function):
         return None, None, None, None, *grads
 
 # %% ../nbs/02_scores.ipynb #966930f4
+class Reference(NamedTuple):
+    "A reference covariance, with what a shrunk score of few points needs of it."
+    cov:Tensor     # (d, d) Σ_S
+    largest:Tensor # () its largest entry
+    trace:Tensor   # () tr(Σ_S), in units of `largest`
+    square:Tensor  # () ‖Σ_S‖², in units of `largest` squared
+
+
+def reference_of(
+    cov_ref:Tensor|None, # (d, d) covariance
+)->Reference|None:       # None for None
+    "Σ_S with its numbers, left on the device; nothing of its size is made."
+    if cov_ref is None: return None
+    check_shape(cov_ref, name="cov_ref")
+    cov, wide = cov_ref.detach(), scalar_dtype(cov_ref)
+    unit = unit_of(largest := peak(cov))
+    norms = torch.cat([torch.linalg.vector_norm(rows.to(unit.dtype)/unit, dim=1) for rows in cov.chunk(blocks)])
+    return Reference(cov, largest.to(wide), (cov.diagonal().to(unit.dtype)/unit).sum(dtype=wide),
+                     norms.to(wide).square().sum())
+
+# %% ../nbs/02_scores.ipynb #8040c3ba
+def _unit_rows(x:Tensor)->tuple[Tensor,Tensor,Tensor]: # (n, d) rows; () what they were divided by; (4,) see `check_facts`
+    "Points about their mean, with a largest magnitude of one."
+    largest, wide = peak(x), scalar_dtype(x)
+    unit = unit_of(largest)
+    rows = about_mean(x.to(unit.dtype)/unit)
+    spread = peak(rows)
+    facts = torch.stack([largest.new_full((), len(x)), largest, spread*unit, torch.zeros_like(largest)])
+    return rows.div_(spread), unit*spread, facts.to(wide)
+
+
+def _shrunk(rows:Tensor, size:Tensor, trace:Tensor, square:Tensor, reference:Reference,
+            zeta:float|Tensor)->tuple[Tensor,...]: # () α; () tr(Σ_ζ); () ‖Σ_ζ‖²; (n, d) rows·βΣ_S; () largest of Σ_S
+    "Trace and square of the scatter, shrunk: Σ_ζ is α times the scatter and β Σ_S, in units of the larger of the two."
+    largest, trace_ref, square_ref = (number.to(trace) for number in reference[1:])
+    alpha, beta = (1-zeta)*size.to(trace)**2/(len(rows)-1), zeta*largest
+    unit, root = torch.maximum(alpha, beta), unit_of(largest.to(rows.dtype)).sqrt()
+    alpha, beta = alpha/unit, beta/unit
+    Y = ((rows/root) @ reference.cov.to(rows)).div_(root).mul_(beta.to(rows.dtype))
+    square = alpha**2*square + 2*alpha*(rows*Y).sum(dtype=trace.dtype) + beta**2*square_ref
+    return alpha, alpha*trace + beta*trace_ref, square, Y, largest
+
+# %% ../nbs/02_scores.ipynb #3586474e
 class GramIsoScore(torch.autograd.Function):
-    "IsoScore of fewer points than dimensions, through their n x n Gram matrix."
+    "IsoScore* of fewer points than dimensions, through their n x n Gram matrix, and the facts for `check_facts`."
     @staticmethod
-    def forward(ctx, x:Tensor)->Tensor:
+    def forward(ctx, reference:Reference|None, zeta:float|Tensor, x:Tensor)->tuple[Tensor,Tensor]:
         with torch.autocast(x.device.type, enabled=False):
-            largest = peak(x)
-            unit, dtype = unit_of(largest), largest.dtype
-            rows = about_mean(x.to(dtype)/unit)
-            spread = peak(rows)
-            check_cloud(largest, spread*unit)
-            rows.div_(spread)
-            score, K = ratio_and_gradient(rows @ rows.T, x.shape[1])
-            ctx.factor = 2/(x.shape[1]-1)/unit/spread
-            ctx.save_for_backward(x, rows, K)
-            return score.to(dtype)
+            rows, size, facts = _unit_rows(x)
+            K, d, alpha, Y = rows @ rows.T, x.shape[1], torch.ones_like(facts[0]), None
+            trace, square = K.diagonal().sum(dtype=facts.dtype), torch.linalg.vector_norm(K, dtype=facts.dtype)**2
+            if reference is not None:
+                alpha, trace, square, Y, facts[3] = _shrunk(rows, size, trace, square, reference, zeta)
+            score, of_trace, of_square = ratio_slopes(trace, square, d)
+            K.mul_((alpha*of_square).to(K.dtype)).diagonal().add_(of_trace.to(K.dtype))
+            if Y is not None: Y.mul_(of_square.to(Y.dtype))
+            ctx.factor, ctx.index = (2*alpha/(d-1)).to(size)/size, None
+            ctx.constants = None if reference is None else reference.cov, zeta, None
+            ctx.save_for_backward(x, rows, K, Y)
+            ctx.mark_non_differentiable(facts)
+            return score.to(rows.dtype), facts
 
     @staticmethod
-    def backward(ctx, grad:Tensor)->Tensor:
-        x, rows, K = ctx.saved_tensors
-        def formula(x): return isoscore_from_cov(covariance(x))
-        if torch.is_grad_enabled(): return differentiable_gradients(formula, [x], grad)[0]
+    def backward(ctx, grad:Tensor, _)->tuple[None,None,Tensor]:
+        x, rows, K, Y = ctx.saved_tensors
+        if torch.is_grad_enabled(): return None, None, _again(ctx, grad, [x])[0]
         with torch.autocast(x.device.type, enabled=False):
-            return ((K*(grad*ctx.factor)) @ rows).to(x.dtype)
+            out = K @ rows if Y is None else torch.addmm(Y, K, rows)
+            return None, None, out.mul_(grad*ctx.factor).to(x.dtype)
 
 # %% ../nbs/02_scores.ipynb #bc8ad45a
+def few_points(
+    n:int,         # points
+    d:int,         # dimensions
+    shrunk:bool,   # whether there is a reference
+)->bool:
+    "Whether the way by the Gram matrix is less work."
+    return 2 <= n < d if not shrunk else 2 <= n <= d/2
+
+
 def isoscore_star(
     x:Tensor|np.ndarray,      # (n, d) float, n ≥ 2, d ≥ 2; one row per real token, padding removed
     cov_ref:Tensor|None=None, # (d, d) reference covariance Σ_S, in squared activation units; needed when `zeta` > 0
@@ -214,10 +278,10 @@ def isoscore_star(
 )->Tensor:                    # () in [0, 1], 1 is isotropic; float32 (float64 for float64 `x`); differentiable in `x`
     "IsoScore* of `x` (Rudman & Eickhoff 2024, Algorithm 1) in closed form."
     x, zeta = as_points(x), check_zeta(zeta)
-    if zeta == 0 and len(x) < x.shape[1]: return GramIsoScore.apply(x)
     if zeta > 0 and cov_ref is None: raise ValueError(f"`cov_ref` is needed when `zeta` is above 0 (it is {zeta})")
-    reference = check_covariance(cov_ref, x.shape[1], "cov_ref").detach() if zeta > 0 else None
-    score, facts = PooledIsoScore.apply(reference, zeta, None, None, x)
+    cov_ref = check_covariance(cov_ref, x.shape[1], "cov_ref").detach() if zeta > 0 else None
+    if few_points(*x.shape, zeta > 0): score, facts = GramIsoScore.apply(reference_of(cov_ref), zeta, x)
+    else: score, facts = PooledIsoScore.apply(cov_ref, zeta, None, None, x)
     check_facts(facts.tolist(), score.dtype)
     return score
 

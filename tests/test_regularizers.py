@@ -8,7 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from istar_nb.covariance import covariance
 from istar_nb.unbiased import optimal_zeta
-from istar_nb.scores import isoscore, isoscore_star, isoscore_unbiased
+from istar_nb.scores import isoscore, isoscore_star, isoscore_unbiased, reference_of
 from istar_nb.baselines import CosReg, RelativeStrength, Uniformity, VICRegCovariance
 from istar_nb.states import HiddenStates
 from istar_nb.regularizers import IStar, UnbiasedIStar, batch_zeta
@@ -56,11 +56,26 @@ def value_and_gradients(states, penalty):
     return value.detach(), [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves], dict(penalty.state_dict())
 
 
-def all_penalties(rank): return [value_and_gradients(share(cloud(), rank, first), make(name)) for name in names for first in splits]
+def few_points(dtype=torch.float32):
+    "Six sentences, whose [CLS] in two layers are half as many as dimensions, and a penalty on them; one process takes the Gram matrix."
+    states = cloud()
+    return HiddenStates([layer[:6].to(dtype) for layer in states.layers], states.mask[:6]), IStar(0.2, reference(dtype), tokens="cls")
+
+
+def all_penalties(rank):
+    few, penalty = few_points()
+    return [value_and_gradients(share(cloud(), rank, first), make(name)) for name in names for first in splits] + [value_and_gradients(share(few, rank, 4), penalty)]
 
 
 @pytest.fixture(scope="module")
 def of_two(tmp_path_factory): return list(zip(*on_two(all_penalties, folder=tmp_path_factory.mktemp("penalties"))))
+
+
+def test_few_points_have_the_same_penalty_on_one_process_and_on_two(of_two):
+    value, gradients, _ = value_and_gradients(*few_points(torch.float64))
+    (a, grads_a, _), (b, grads_b, _) = of_two[-1]
+    torch.testing.assert_close(a.double(), value, rtol=1e-5, atol=1e-6)
+    for x, y, gradient in zip(grads_a, grads_b, gradients): assert (torch.cat([x, y])/2 - gradient).norm() <= 1e-5*gradient.norm()
 
 
 def double(states): return HiddenStates([layer.double() for layer in states.layers], states.mask)
@@ -86,7 +101,7 @@ def test_automatic_shrinkage_is_that_of_the_joined_sentences():
     states, cov = cloud(), reference()
     ids = torch.arange(sentences)[:, None].expand(sentences, length)[states.mask.bool()].repeat(2)
     expected = optimal_zeta(torch.cat([states.points(1), states.points(2)]), cov, ids)
-    zeta, _ = batch_zeta(states, [1, 2], cov, "real", IStar("auto").group)
+    zeta, _ = batch_zeta(states, [1, 2], reference_of(cov), "real", IStar("auto").group)
     assert 0 < expected < 1 and zeta.item() == pytest.approx(expected, rel=1e-4)
 
 
