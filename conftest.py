@@ -25,7 +25,7 @@ from nbdev.config import get_config
 
 root = Path(__file__).resolve().parent
 # What takes longest starts first, so that no core is left idle at the end.
-LONGEST = ["test_kills", "test_ray", "test_resume", "05_streaming", "06_watching", "18_second_stage", "25_training", "07_stability", "test_integrations", "26_pretraining", "13_isolayer"]
+LONGEST = ["test_kills", "test_ray", "test_resume", "05_streaming", "06_watching", "18_second_stage", "27_training", "07_stability", "test_integrations", "26_pretraining", "13_isolayer"]
 
 
 def pytest_addoption(parser):

@@ -13,7 +13,7 @@ import IsoScore.IsoScore as published
 import torch
 from istar_nb.covariance import covariance
 from istar_nb.scores import isoscore_star
-from istar_nb.runs import environment
+from istar_nb.records import environment
 
 
 def timed(jobs, repeats):

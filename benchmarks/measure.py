@@ -62,7 +62,7 @@ if __name__ == "__main__":
         kind, task, data_dir, limit = args.job
         print(json.dumps(job(kind, task, data_dir or None, int(limit) or None)))
         sys.exit()
-    from istar_nb.runs import environment
+    from istar_nb.records import environment
     load_before = os.getloadavg()[0]
     rate, few, whole = (apart(kind, args.task, args.data_dir, limit) for kind, limit in [("rate", args.limit), ("memory", 1000), ("memory", args.limit)])
     seconds = rate["seconds"]

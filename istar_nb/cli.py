@@ -21,7 +21,8 @@ import tyro
 
 import istar_nb
 from .files import local_path
-from .runs import RunConfig, RunRecord, task_of
+from .records import RunRecord
+from .runs import RunConfig, task_of
 
 if TYPE_CHECKING: import pandas as pd
 
@@ -215,7 +216,7 @@ def pretrain_command(
     from istar_nb.encoders import pretrained_folder
     from istar_nb.grids import grid as configurations
     from istar_nb.reports import show_table
-    from istar_nb.runs import find_record
+    from istar_nb.records import find_record
     rows, grid = [], local_path(grid)
     for config in configurations(grid, pretraining.PretrainConfig):
         name = f"scratch:{config.id}"
@@ -383,7 +384,7 @@ def measure_command(
     """
     from istar_nb.isotropy import Isotropy
     from istar_nb.measuring import measure_clouds, measure_models, text_source
-    from istar_nb.runs import environment
+    from istar_nb.records import environment
     if sum(x is not None for x in (task, text, embeddings)) != 1:
         raise ValueError("name one of --task, --text and --embeddings")
     if column is not None and text is None: raise ValueError("--column is of a table: name it with --text")

@@ -32,7 +32,8 @@ from .baselines import RelativeStrength
 from .modes import evaluating
 from .regularizers import Regularizer
 from .states import HiddenStates
-from .runs import Described, RunRecord, environment, save_failed
+from .records import RunRecord, environment, save_failed
+from .runs import Described
 from .scores import isoscore, isoscore_from_cov
 from .task_scores import span_answers, task_metrics
 from .tasks import Task

@@ -16,7 +16,7 @@ import numpy as np
 import istar_nb
 from .pretraining import load_pretrained
 from .grids import load_records
-from .runs import RunRecord, iterate_records
+from .records import RunRecord, iterate_records
 from .selection import candidates, load_selections
 from .grids import grid, records_of
 

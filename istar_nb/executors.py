@@ -25,7 +25,8 @@ from typing import Literal, NamedTuple
 
 import istar_nb
 from .files import folder_beside, run_lock
-from .runs import RunConfig, RunRecord, environment, find_record, save_failed, save_record
+from .records import RunRecord, environment, find_record, save_failed, save_record
+from .runs import RunConfig
 
 # %% ../nbs/28_executors.ipynb #db4c84e7
 @dataclass(frozen=True)

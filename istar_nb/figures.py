@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from .methods import METHODS
-from .runs import RunRecord
+from .records import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

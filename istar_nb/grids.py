@@ -20,7 +20,8 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args, get_origin
 
-from .runs import RunConfig, RunRecord, defaults, iterate_records
+from .records import RunRecord, iterate_records
+from .runs import RunConfig, defaults
 
 if TYPE_CHECKING:
     import pandas as pd

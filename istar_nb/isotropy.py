@@ -16,7 +16,7 @@ from .figures import plot_measure
 from .files import local_path
 from .measuring import Points, distinct, measure_clouds, measure_models
 from .reports import difference_table, gaps, measure_page, measure_table, show_table
-from .runs import environment
+from .records import environment
 
 if TYPE_CHECKING:
     import pandas as pd

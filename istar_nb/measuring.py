@@ -26,7 +26,7 @@ from .encoders import Encoder, hidden_states, load_encoder
 from .engine import read_states
 from .files import local_path
 from .states import HiddenStates
-from .runs import finite
+from .records import finite
 from .streaming import IsotropyMetrics, points_of
 
 if TYPE_CHECKING: from transformers import PreTrainedTokenizerBase

@@ -32,8 +32,9 @@ from .engine import (LayerMoments, Session, check_loss, defined, host_masked, ma
 from .files import check_writable, files_sha256, folder_beside, local_folder, local_path, run_lock
 from .measures import sv_anisotropy
 from .regularizers import IStar, pooled_isoscore
-from .runs import (Described, Recorded, check_origin, data_sha256, find_record, iterate_records, other_origin,
-                           save_record, schema)
+from .records import (Recorded, check_origin, data_sha256, find_record, iterate_records, other_origin,
+                              save_record)
+from .runs import Described, schema
 from .tasks import load_task
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from .figures import measure_figure, measure_names, png_bytes, run_label, signed
 from .grids import terminal
-from .runs import RunRecord
+from .records import RunRecord
 
 # %% ../nbs/33_reports.ipynb #a11c04c8
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ import numpy as np
 from .explore import Choice, controls, draws, explorer, new_figure, presets, references
 from .figures import method_color, run_label, style
 from .methods import METHODS
-from .runs import RunConfig, RunRecord, iterate_records
+from .records import RunRecord, iterate_records
+from .runs import RunConfig
 
 if TYPE_CHECKING: from matplotlib.figure import Figure
 

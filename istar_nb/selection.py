@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .files import json_files, open_root, read_text, write_whole
-from .runs import RunConfig, RunRecord, finite
+from .records import RunRecord, finite
+from .runs import RunConfig
 from .grids import grid, option_types, whole_numbers, with_seeds
 from .sweeps import sweep
 from .tasks import TASKS

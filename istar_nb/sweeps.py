@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Literal
 from .executors import Event, Job, Places, executors
 from .grids import Plan, duration, grid, plan, show_plan, terminal, whole_numbers, with_seeds
 from .files import absolute, folder_beside
-from .runs import RunConfig, RunRecord, find_record, other_origin, remedy
+from .records import RunRecord, find_record, other_origin, remedy
+from .runs import RunConfig
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -93,7 +94,7 @@ def _progress(monitor:Monitor)->"Group":
 # %% ../nbs/29_sweeps.ipynb #c0e3fec7
 def _current(plan:Plan, job:Job)->Plan:
     "The plan, in which a run from other data or weights is to be made anew; an error if that was not asked for."
-    from istar_nb.runs import origin
+    from istar_nb.records import origin
     done = [c for c in plan.configs if plan.status.get(c.id) == "done"]
     def source(c): return c.task, c.train, c.validation, c.text, c.text2, c.label, c.model
     now = {key: origin(c, job.data_dir, job.hub) for key, c in {source(c): c for c in done}.items()}

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from .figures import method_color, new_axes, signed
-from .runs import iterate_records
+from .records import iterate_records
 from .statistics import check_columns, finite_values, holm, paired_differences, power, spearman, summarise
 from .grids import grid
 

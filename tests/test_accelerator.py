@@ -34,14 +34,17 @@ from istar_nb.baselines import CosReg, RelativeStrength, Uniformity, VICRegCovar
 from istar_nb.states import HiddenStates
 from istar_nb.regularizers import IStar, UnbiasedIStar, pooled_isoscore, pooled_unbiased
 from istar_nb.measuring import measure_model, text_batches
-from istar_nb.runs import RunConfig, environment, find_record
+from istar_nb.records import environment, find_record
+from istar_nb.runs import RunConfig
 from istar_nb.streaming import IsoScoreMetric, IsotropyMetrics
 from istar_nb.sweeps import sweep
 from istar_nb.watching import watch
 from istar_nb.tasks import load_task
 from istar_nb.topology import EntropyRegularizer, h0_bars, persistent_entropy, select_bars
 from istar_nb.checkpoints import load_checkpoint, save_checkpoint
-from istar_nb.training import Session, _launched, evaluate, launch, refresh_reference, train, update
+from istar_nb.session import Session
+from istar_nb.reference import refresh_reference
+from istar_nb.training import _launched, evaluate, launch, train, update
 from istar_nb.transforms import AllButTheTop, NormMoments, Whitening
 
 

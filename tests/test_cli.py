@@ -16,7 +16,7 @@ from istar_nb import encoders, measuring, tasks, training
 from istar_nb.cli import main
 from istar_nb.encoders import load_encoder
 from istar_nb.isolayer import ClsModel, make_transform
-from istar_nb.runs import iterate_records
+from istar_nb.records import iterate_records
 from istar_nb.tasks import TASKS, load_task
 
 SENTENCES = [row["sentence"] for row in load_task("stdlib-docs").train[:3000]]

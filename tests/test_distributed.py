@@ -6,7 +6,8 @@ import torch.distributed as dist
 from istar_nb.covariance import Moments, covariance
 from istar_nb.states import HiddenStates
 from istar_nb.regularizers import IStar, pooled_isoscore
-from istar_nb.runs import RunConfig, find_record
+from istar_nb.records import find_record
+from istar_nb.runs import RunConfig
 from istar_nb.training import train
 from processes import on_two
 

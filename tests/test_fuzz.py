@@ -18,7 +18,8 @@ from istar_nb.measures import effective_rank, mean_cosine, sv_anisotropy
 from istar_nb.baselines import CosReg
 from istar_nb.regularizers import IStar, UnbiasedIStar, pooled_isoscore
 from istar_nb.grids import grid, load_records
-from istar_nb.runs import RunConfig, RunRecord, record_path
+from istar_nb.records import RunRecord, record_path
+from istar_nb.runs import RunConfig
 from istar_nb.topology import h0_bars, persistent_entropy, select_bars
 
 named = (ValueError, TypeError)

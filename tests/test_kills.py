@@ -9,7 +9,8 @@ import warnings
 
 import pytest
 
-from istar_nb.runs import RunConfig, find_record, iterate_records
+from istar_nb.records import find_record, iterate_records
+from istar_nb.runs import RunConfig
 from istar_nb.sweeps import sweep
 from istar_nb.training import train
 from processes import Process

@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 
 from istar_nb.cli import main
-from istar_nb.runs import RunConfig, iterate_records
+from istar_nb.records import iterate_records
+from istar_nb.runs import RunConfig
 from istar_nb.sweeps import sweep
 from istar_nb.tasks import Task, load_task, own_task
 from istar_nb.training import train

@@ -7,7 +7,8 @@ import torch
 import istar_nb.engine as engine
 import istar_nb.training as training
 from istar_nb.files import run_lock
-from istar_nb.runs import RunConfig, find_record, iterate_records
+from istar_nb.records import find_record, iterate_records
+from istar_nb.runs import RunConfig
 from istar_nb.training import launch, train
 from toy_task import write_model, write_task
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from istar_nb.pretraining import PretrainConfig, PretrainRecord, gather_texts, generator_of, load_pretrained, mask_tokens, pretrain
-from istar_nb.runs import RunConfig, find_record
+from istar_nb.records import find_record
+from istar_nb.runs import RunConfig
 from istar_nb.tasks import load_task
 from processes import Process
 

@@ -11,7 +11,7 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 ray = pytest.importorskip("ray")
 from ray.cluster_utils import Cluster
 
-from istar_nb.runs import iterate_records
+from istar_nb.records import iterate_records
 from istar_nb.grids import grid
 from istar_nb.sweeps import sweep
 from toy_task import write_model, write_task

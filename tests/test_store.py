@@ -7,7 +7,8 @@ import pytest
 
 from istar_nb.grids import load_records
 from istar_nb.files import open_root
-from istar_nb.runs import RunConfig, RunRecord, find_record, iterate_records, save_record
+from istar_nb.records import RunRecord, find_record, iterate_records, save_record
+from istar_nb.runs import RunConfig
 from processes import FORKED, Process
 
 writers, own, shared = 8, 15, 10

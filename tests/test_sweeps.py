@@ -12,7 +12,7 @@ import pytest
 
 from istar_nb import executors, training
 from istar_nb.grids import grid, plan
-from istar_nb.runs import find_record, iterate_records
+from istar_nb.records import find_record, iterate_records
 from istar_nb.selection import load_selections, select, selection_table
 from istar_nb.sweeps import sweep
 from processes import Process

@@ -6,7 +6,8 @@ import torch
 
 import istar_nb.training as training
 from istar_nb.runs import RunConfig
-from istar_nb.training import Session, add_gradients, train
+from istar_nb.session import Session
+from istar_nb.training import add_gradients, train
 from toy_task import write_still_model
 from processes import on_two
 

@@ -12,7 +12,7 @@ import torch
 from istar_nb.covariance import covariance
 from istar_nb.encoders import hidden_states, load_encoder
 from istar_nb.scores import isoscore, isoscore_from_cov, isoscore_unbiased
-from istar_nb.runs import environment
+from istar_nb.records import environment
 from istar_nb.stability import COVERAGE, MINILM, REAL, SYNTHETIC, Cloud, round_to, run_coverage, run_stability
 from istar_nb.features import Collator, encode
 from istar_nb.tasks import load_task
