@@ -7,7 +7,8 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from istar_nb.pretraining import PretrainConfig, PretrainRecord, gather_texts, generator_of, load_pretrained, mask_tokens, pretrain
+from istar_nb.corpus import gather_texts, generator_of, mask_tokens
+from istar_nb.pretraining import PretrainConfig, PretrainRecord, load_pretrained, pretrain
 from istar_nb.records import find_record
 from istar_nb.runs import RunConfig
 from istar_nb.tasks import load_task
