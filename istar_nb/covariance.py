@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['chunk_rows', 'blocks', 'from_numpy', 'check_tensor', 'as_points', 'working_dtype', 'has_float64', 'scalar_dtype',
-           'centred_chunks', 'Scatter', 'scatter', 'peak', 'unit_of', 'check_finite', 'magnitude', 'check_spread',
-           'host_numbers', 'check_cloud', 'about_mean', 'Covariance', 'covariance', 'check_zeta', 'check_shape',
-           'check_covariance', 'shrink', 'participation_ratio', 'merge_moments_', 'moments_over_processes', 'Moments']
+           'centred_chunks', 'Scatter', 'add_products_', 'mirror_', 'squared', 'scatter', 'peak', 'unit_of',
+           'check_finite', 'magnitude', 'check_spread', 'host_numbers', 'check_cloud', 'about_mean', 'Covariance',
+           'covariance', 'check_zeta', 'check_shape', 'check_covariance', 'shrink', 'participation_ratio',
+           'merge_moments_', 'moments_over_processes', 'Moments']
 
 # %% ../nbs/00_covariance.ipynb #40e072f5
 from collections.abc import Iterator
@@ -106,6 +107,34 @@ class Scatter(NamedTuple):
     drift:Tensor     # (d,) Σ (x-mean): what rounding of the mean left over
     spread:Tensor    # () largest |x-mean|
 
+
+def add_products_(
+    out:Tensor,   # (d, d), whose upper blocks are changed
+    rows:Tensor,  # (n, d)
+)->None:
+    "Add the upper blocks of rowsᵀ·rows; when all is added, `mirror_` makes the others."
+    width = -(-len(out)//blocks)
+    for i in range(0, len(out), width): out[i:i+width, i:].addmm_(rows[:, i:i+width].T, rows[:, i:])
+
+
+def mirror_(
+    out:Tensor,   # (…, d, d), whose upper blocks are right
+)->Tensor:        # the same, symmetric
+    "Copy the upper blocks below the diagonal."
+    width = -(-out.shape[-1]//blocks)
+    for i in range(0, out.shape[-1], width): out[..., i+width:, i:i+width] = out[..., i:i+width, i+width:].mT
+    return out
+
+
+def squared(
+    rows:Tensor,  # (…, n, d)
+)->Tensor:        # (…, d, d)
+    "rowsᵀ·rows of every matrix, by its upper blocks: five eighths of the work."
+    d = rows.shape[-1]
+    out, width = rows.new_empty(*rows.shape[:-2], d, d), -(-d//blocks)
+    for i in range(0, d, width): out[..., i:i+width, i:] = rows[..., i:i+width].mT @ rows[..., i:]
+    return mirror_(out)
+
 # %% ../nbs/00_covariance.ipynb #36bdf634
 def scatter(
     x:Tensor,               # (n, d) points
@@ -114,15 +143,13 @@ def scatter(
 )->Scatter:                 # dtype of `mean`
     "Sums of centred rows of `x` and of their outer products."
     d = len(mean)
-    width = -(-d//blocks)
     out, drift, spread = mean.new_zeros(d, d), mean.new_zeros(d), mean.new_zeros(())
     for _, rows in centred_chunks(x, mean, scale):
         low, high = rows.aminmax()
         spread = torch.maximum(spread, torch.maximum(-low, high))
         drift += rows.sum(0)
-        for i in range(0, d, width): out[i:i+width, i:].addmm_(rows[:, i:i+width].T, rows[:, i:])
-    for i in range(0, d, width): out[i+width:, i:i+width] = out[i:i+width, i+width:].T
-    return Scatter(out, drift, spread)
+        add_products_(out, rows)
+    return Scatter(mirror_(out), drift, spread)
 
 # %% ../nbs/00_covariance.ipynb #dd98618b
 def peak(x:Tensor)->Tensor: # () in the working dtype; not finite if an entry is not

@@ -6,7 +6,8 @@
 __all__ = ['isoscore_eig', 'isoscore_from_cov', 'TooFew', 'check_count', 'check_facts', 'pooled_mean', 'pooled_covariance',
            'ratio_slopes', 'ratio_and_gradient', 'cloud_gradient', 'PooledIsoScore', 'Reference', 'reference_of',
            'GramIsoScore', 'few_points', 'isoscore_star', 'isoscore', 'ratio_score', 'isoscore_unbiased',
-           'UnbiasedScore', 'isoscore_with_error', 'facts_of', 'check_sentences', 'PooledUnbiasedScore']
+           'UnbiasedScore', 'isoscore_with_error', 'facts_of', 'check_sentences', 'sentence_gradient',
+           'PooledUnbiasedScore']
 
 # %% ../nbs/02_scores.ipynb #0778f448
 from collections.abc import Sequence
@@ -21,8 +22,9 @@ from .covariance import (about_mean, as_points, blocks, centred_chunks, check_co
                                  check_spread, check_zeta, covariance, host_numbers, participation_ratio, peak, scalar_dtype,
                                  scatter, shrink, unit_of)
 from .processes import differentiable_gradients, process_count, reduce_together, single_process
-from .unbiased import (RowSums, SentenceTotals, Traces, average_gradient, each_sentence, jackknife_error,
-                               sentence_totals)
+from .states import Sentences
+from .unbiased import (RowSums, SentenceSums, SentenceTotals, Traces, average_gradient, jackknife_error,
+                               sentence_sums, sentence_totals)
 
 # %% ../nbs/02_scores.ipynb #07d3456c
 def isoscore_eig(
@@ -362,28 +364,44 @@ def check_sentences(
 def _unbiased_again(ctx, grad:Tensor, clouds:Sequence[Tensor])->list[Tensor|None]:
     "Gradients that can be differentiated, through the plain formula."
     single_process(ctx.group)
-    index, device = torch.cat(list(ctx.pieces)), clouds[0].device
-    ids = torch.cat([torch.full((len(piece),), g, device=device) for g, piece in enumerate(ctx.pieces)])
+    index = ctx.sentences.rows
+    ids = (index//clouds[0].shape[1]).repeat(len(clouds))
     def formula(*clouds):
         x = torch.cat([cloud.flatten(0, 1)[index] for cloud in clouds])
-        return ratio_score(RowSums(x, ids.repeat(len(clouds))).traces(), x.shape[1]).to(grad.dtype)
+        return ratio_score(RowSums(x, ids).traces(), x.shape[1]).to(grad.dtype)
     return differentiable_gradients(formula, clouds, grad)
 
 # %% ../nbs/02_scores.ipynb #b23cace3
+def sentence_gradient(
+    g:SentenceSums,   # some sentences
+    dB:Tensor,        # (d, d) gradient in `products`
+    dM:Tensor,        # (d, d) gradient in `between`
+    scalars:Tensor,   # (5,) gradient in `scalars`
+    average:Tensor,   # (d,) from `average_gradient`
+)->Tensor:            # (g, k, d), whatever it is where there is no row
+    "The gradient in the rows of some sentences."
+    (within, b2, h, b_sigma, sigma2), (squares, narrow) = scalars, g.squares()
+    squares.mul_(4*within)
+    out = (g.rows @ (2*dB)).baddbmm_(squares, g.rows) if narrow else g.rows @ squares.add_(dB, alpha=2)
+    out.addcmul_(g.rows, (4*b2*g.trace + 2*b_sigma*g.length)[:, None, None]).baddbmm_(g.along, 2*h*g.total[:, None])
+    of_total = (b_sigma*g.trace + 2*sigma2*g.length)[:, None]*g.total
+    return out.add_((2*(g.total @ dM + h*g.forms + of_total) - average)[:, None])
+
+
 class PooledUnbiasedScore(torch.autograd.Function):
-    "Unbiased IsoScore of the union of several clouds, with its facts, and its gradient sentence by sentence."
+    "Unbiased IsoScore of the union of several clouds, with its facts, and its gradient, many sentences at a time."
     @staticmethod
-    def forward(ctx, pieces:Sequence[Tensor], group:"dist.ProcessGroup|None",
+    def forward(ctx, sentences:Sentences, group:"dist.ProcessGroup|None",
                 *clouds:Tensor)->tuple[Tensor,Tensor]:
         with torch.autocast(clouds[0].device.type, enabled=False):
-            totals, mean = sentence_totals(clouds, pieces, group)
+            totals, mean = sentence_totals(clouds, sentences, group)
             with torch.enable_grad():
                 leaves = [t.requires_grad_() for t in (totals.products, totals.between, totals.scalars)]
                 traces = totals.traces()
                 score = ratio_score(traces, len(mean[0]))
                 dB, dM, scalars = torch.autograd.grad(score, leaves)
             scalars, facts = scalars.to(dM), facts_of(totals, traces.squared)
-            ctx.pieces, ctx.group = pieces, group
+            ctx.sentences, ctx.group = sentences, group
             ctx.scale, ctx.factor = totals.scale, process_count(group)/totals.scale
             ctx.save_for_backward(*mean, dB, dM, scalars, average_gradient(totals, dM, scalars).detach(), *clouds)
             ctx.mark_non_differentiable(facts)
@@ -393,14 +411,11 @@ class PooledUnbiasedScore(torch.autograd.Function):
     def backward(ctx, grad:Tensor, _)->tuple[Tensor|None,...]:
         high, low, dB, dM, scalars, average, *clouds = ctx.saved_tensors
         if torch.is_grad_enabled(): return None, None, *_unbiased_again(ctx, grad, clouds)
-        outs = [torch.zeros_like(cloud, memory_format=torch.contiguous_format) if needed else None
+        outs = [cloud.new_zeros(cloud.shape[:2].numel()+1, cloud.shape[2]) if needed else None    # a row for what is none
                 for cloud, needed in zip(clouds, ctx.needs_input_grad[2:])]
         with torch.autocast(high.device.type, enabled=False):
-            within, b2, h, b_sigma, sigma2 = scalars
-            for piece, g in zip(ctx.pieces, each_sentence(clouds, ctx.pieces, (high, low), ctx.scale)):
-                A = (2*dB).add_(4*within*g.products).addr_(g.total, 2*h*g.total)
-                A.diagonal().add_(4*b2*g.trace + 2*b_sigma*g.length)
-                shift = 2*(g.total @ dM + h*g.forms + (b_sigma*g.trace + 2*sigma2*g.length)*g.total) - average
-                for out, part in zip(outs, (torch.addmm(shift, g.rows, A)*(grad*ctx.factor)).split(len(piece))):
-                    if out is not None: out.flatten(0, 1)[piece] = part.to(out.dtype)
-        return None, None, *outs
+            for g in sentence_sums(clouds, ctx.sentences, (high, low), ctx.scale):
+                gradient = sentence_gradient(g, dB, dM, scalars, average).mul_(grad*ctx.factor)
+                for out, part in zip(outs, gradient.unflatten(1, (len(clouds), -1)).unbind(1)):
+                    if out is not None: out[g.numbers] = part.to(out.dtype)
+        return None, None, *(out if out is None else out[:-1].view(cloud.shape) for out, cloud in zip(outs, clouds))

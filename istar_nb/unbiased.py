@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Traces', 'GroupTotals', 'traces_of', 'GroupSums', 'sentence_ids', 'RowSums', 'ProductSums', 'unbiased_traces',
-           'jackknife_error', 'Sentence', 'each_sentence', 'global_mean', 'SentenceTotals', 'sentence_totals',
-           'average_gradient', 'zeta_star', 'optimal_zeta']
+           'jackknife_error', 'are_short', 'SentenceSums', 'sums_of', 'sentence_sums', 'global_mean', 'SentenceTotals',
+           'add_sums_', 'sentence_totals', 'average_gradient', 'zeta_star', 'optimal_zeta']
 
 # %% ../nbs/01_unbiased.ipynb #2d94cc6d
 from collections.abc import Iterator, Sequence
@@ -16,9 +16,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .covariance import (about_mean, as_points, check_cloud, check_covariance, covariance, magnitude, peak,
-                                 scalar_dtype, unit_of)
+from .covariance import (about_mean, add_products_, as_points, check_cloud, check_covariance, chunk_rows, covariance,
+                                 magnitude, mirror_, peak, scalar_dtype, squared, unit_of)
 from .processes import reduce_together
+from .states import Sentences
 
 # %% ../nbs/01_unbiased.ipynb #378ffde5
 class Traces(NamedTuple):
@@ -192,42 +193,69 @@ def jackknife_error(
     return ((without - without.mean()).square().sum()*(len(without)-1)/len(without)).sqrt()
 
 # %% ../nbs/01_unbiased.ipynb #6b8a098d
-class Sentence(NamedTuple):
-    "One sentence's points and their sums."
-    rows:Tensor     # (n_g, d) about the mean
-    total:Tensor    # (d,) s_g
-    products:Tensor # (d, d) B_g
-    forms:Tensor    # (d,) B_g s_g
-    trace:Tensor    # () b_g
-    length:Tensor   # () ‖s_g‖²
+def are_short(
+    rows:int, # of a sentence
+    d:int,    # dimensions
+)->bool:
+    "Whether the products of a sentence's rows with each other are less work than B_g, value and gradient together."
+    return 4*rows < d
 
 
-def each_sentence(
+class SentenceSums(NamedTuple):
+    "Some sentences' points and their sums."
+    numbers:Tensor  # (g, m) rows of a flattened cloud; -1 for none
+    rows:Tensor     # (g, k, d) points about the mean, of all clouds; zeros for none
+    count:Tensor    # (g,) n_g
+    total:Tensor    # (g, d) s_g
+    along:Tensor    # (g, k, 1) products of the rows with s_g
+    forms:Tensor    # (g, d) B_g s_g
+    trace:Tensor    # (g,) b_g
+    length:Tensor   # (g,) ‖s_g‖²
+
+    def squares(self)->tuple[Tensor,bool]: # X_gX_gᵀ or X_gᵀX_g, which have the same norm; whether it is the first
+        "The smaller square of every sentence's points."
+        narrow = are_short(*self.rows.shape[1:])
+        return squared(self.rows.mT if narrow else self.rows), narrow
+
+# %% ../nbs/01_unbiased.ipynb #5a8191c6
+def sums_of(numbers:Tensor, clouds:Sequence[Tensor], mean:tuple[Tensor,Tensor], scale:Tensor)->SentenceSums:
+    "What `sentence_sums` yields of sentences of nearly one length."
+    rows = torch.stack([cloud.flatten(0, 1)[numbers] for cloud in clouds], 1).to(mean[0].dtype)
+    rows = rows.sub_(mean[0]).sub_(mean[1]).div_(scale).masked_fill_((numbers < 0)[:, None, :, None], 0).flatten(1, 2)
+    total, count = rows.sum(1), (numbers >= 0).sum(1)*len(clouds)
+    along = rows @ total[:, :, None]
+    return SentenceSums(numbers, rows, count.to(rows.dtype), total, along, (along.mT @ rows)[:, 0],
+                        rows.flatten(1).square().sum(1), total.square().sum(1))
+
+
+def sentence_sums(
     clouds:Sequence[Tensor],    # (B, T, d) each
-    pieces:Sequence[Tensor],    # rows of a flattened cloud, one tensor a sentence
+    sentences:Sentences,        # which of their rows belong together
     mean:tuple[Tensor,Tensor],  # (d,) the mean in the working dtype, and what its rounding left over
     scale:Tensor,               # () what to divide by
-)->Iterator[Sentence]:
-    "The sentences of a batch, one at a time, each with its states in all layers."
-    for piece in pieces:
-        rows = torch.cat([cloud.flatten(0, 1)[piece] for cloud in clouds]).to(mean[0].dtype)
-        rows = rows.sub(mean[0]).sub_(mean[1]).div_(scale)
-        total, products = rows.sum(0), rows.T @ rows
-        yield Sentence(rows, total, products, products @ total, products.diagonal().sum(), total @ total)
+)->Iterator[SentenceSums]:
+    "The sentences of a batch, each with its states in all layers, as many at a time as fill a chunk."
+    start, (B, T, d) = 0, clouds[0].shape
+    most = chunk_rows if clouds[0].device.type == "cpu" else B*T
+    while start < len(sentences.lengths):
+        rows = (longest := sentences.lengths[start])*len(clouds)
+        stop = start + max(1, most//(rows if are_short(rows, d) else max(rows, d)))    # the squares fill a chunk at most
+        yield sums_of(sentences.numbers[start:stop, :longest], clouds, mean, scale)
+        start = stop
 
 # %% ../nbs/01_unbiased.ipynb #1a0fb5e1
 def global_mean(
     clouds:Sequence[Tensor],        # (B, T, d) each
-    pieces:Sequence[Tensor],        # rows of a flattened cloud, one tensor a sentence
+    sentences:Sentences,            # which of their rows belong together
     group:"dist.ProcessGroup|None", # processes to pool over
 )->tuple[Tensor,Tensor,tuple[Tensor,Tensor]]: # (5,) Σ n_g^k, k = 0…4; (1,) largest |x|; mean and its rounding
     "Where the points of all processes are and how large."
     dtype = torch.float64 if any(c.dtype == torch.float64 for c in clouds) else torch.float32
-    wide, first, sizes = scalar_dtype(clouds[0]), clouds[0], [len(piece)*len(clouds) for piece in pieces]
+    wide, first, sizes = scalar_dtype(clouds[0]), clouds[0], [length*len(clouds) for length in sentences.lengths]
     powers = torch.stack([first.new_full((), sum(size**k for size in sizes), dtype=wide) for k in range(5)])
     total, largest = first.new_zeros(first.shape[-1], dtype=wide), first.new_zeros(1, dtype=wide)
-    for cloud in clouds if len(pieces) else []:
-        rows = cloud.flatten(0, 1)[torch.cat(list(pieces))]
+    for cloud in clouds if sizes else []:
+        rows = cloud.flatten(0, 1)[sentences.rows]
         total += rows.sum(0, dtype=wide)
         largest = torch.maximum(largest, peak(rows))
     (powers, total), largest = reduce_together([powers, total], largest, group)
@@ -253,24 +281,33 @@ class SentenceTotals(NamedTuple):
         return traces_of(GroupTotals(self.powers, sizes, products, self.scalars))
 
 # %% ../nbs/01_unbiased.ipynb #28106af6
+def add_sums_(g:SentenceSums, matrices:Tensor, scalars:Tensor)->None:
+    "Add some sentences to B (its upper blocks), M and the seven vectors, one below the other, and to the five scalars."
+    d, wide = matrices.shape[1], scalars.dtype
+    squares, narrow = g.squares()
+    if narrow: add_products_(matrices[:d], g.rows.flatten(0, 1))
+    else: matrices[:d] += squares.sum(0)
+    matrices[d:2*d].addmm_(g.total.T, g.total)
+    vectors = torch.stack([g.total, g.forms, g.trace[:, None]*g.total, g.length[:, None]*g.total])
+    matrices[2*d:] += torch.cat([vectors[1:].sum(1), (g.count[:, None]*vectors).sum(1)])
+    b, sigma = g.trace.to(wide), g.length.to(wide)
+    within, h = (torch.linalg.vector_norm(x, dtype=wide)**2 for x in (squares, g.along))
+    scalars += torch.stack([within, b @ b, h, b @ sigma, sigma @ sigma])
+
+
 def sentence_totals(
     clouds:Sequence[Tensor],             # (B, T, d) each; counted as one cloud
-    pieces:Sequence[Tensor],             # rows of a flattened cloud, one tensor a sentence
+    sentences:Sentences,                 # which of their rows belong together
     group:"dist.ProcessGroup|None"=None, # processes to pool over; None for this one alone
 )->tuple[SentenceTotals,tuple[Tensor,Tensor]]: # the sums, and the mean in two parts
     "Everything that the unbiased estimates need, without gradient."
-    powers, largest, mean = global_mean(clouds, pieces, group)
+    powers, largest, mean = global_mean(clouds, sentences, group)
     d, wide, scale = len(mean[0]), powers.dtype, unit_of(largest[0]).to(mean[0])
     matrices, scalars, spread = mean[0].new_zeros(2*d+7, d), powers.new_zeros(5), powers.new_zeros(1)
-    for g in each_sentence(clouds, pieces, mean, scale):
-        matrices[:d] += g.products
-        matrices[d:2*d].addr_(g.total, g.total)
-        vectors = torch.stack([g.total, g.forms, g.trace*g.total, g.length*g.total])
-        matrices[2*d:] += torch.cat([vectors[1:], len(g.rows)*vectors])
-        b, sigma = g.trace.to(wide), g.length.to(wide)
-        within, h = g.products.square().sum(dtype=wide), (g.total*g.forms).sum(dtype=wide)
-        scalars += torch.stack([within, b*b, h, b*sigma, sigma*sigma])
+    for g in sentence_sums(clouds, sentences, mean, scale):
+        add_sums_(g, matrices, scalars)
         spread = torch.maximum(spread, peak(g.rows))
+    mirror_(matrices[:d])
     if group is not None:
         dist.all_reduce(matrices, group=group)
         (scalars,), spread = reduce_together([scalars], spread, group)
