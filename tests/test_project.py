@@ -37,6 +37,11 @@ def test_every_module_comes_from_a_notebook(tmp_path):
         assert definitions(tmp_path/f"{name}.py") == definitions(root/"istar_nb"/f"{name}.py"), f"run `make notebooks ONLY={notebook.stem}`"
 
 
+def test_every_notebook_is_in_the_readme():
+    named = set(re.findall(r"`(\d\d_\w+)`", (root/"README.md").read_text(encoding="utf-8")))
+    assert named == {path.stem for path in (root/"nbs").glob("[0-9]*.ipynb")}, "nbs/index.ipynb has the table"
+
+
 @pytest.mark.parametrize("path", modules, ids=lambda p: p.stem)
 def test_imports_point_downward_and_never_to_the_tools(path):
     number = {name: int(notebook.stem[:2]) for name, notebook in notebooks.items()}
