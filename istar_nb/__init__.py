@@ -22,7 +22,7 @@ _public = {
     "topology": "h0_bars persistent_entropy select_bars EntropyRegularizer",
     "isolayer": "IsoLayer JointLoss IsoBN",
     "transforms": "Whitening AllButTheTop",
-    "integrations": "IsotropyTrainerMixin IsotropyLoss collect_reference",
+    "integrations": "IsotropyTrainerMixin IsotropyCallback IsotropyLoss collect_reference",
     "tasks": "Task load_task",
     "encoders": "load_encoder hidden_states",
     "runs": "RunConfig",

@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['states_of', 'model_states', 'collect_reference', 'data_batches', 'ReferenceCallback', 'check_strength',
-           'check_regularizer', 'IsotropyTrainerMixin', 'joined', 'columns_of', 'watching_tokens', 'watching_sentences',
-           'IsotropyLoss']
+           'check_regularizer', 'IsotropyTrainerMixin', 'IsotropyCallback', 'joined', 'columns_of', 'watching_tokens',
+           'watching_sentences', 'IsotropyLoss']
 
 # %% ../nbs/15_integrations.ipynb #fa93d71e
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from .modes import evaluating, same_random_state
 from .processes import all_processes
 from .regularizers import Regularizer
 from .states import HiddenStates
+from .streaming import IsoScoreMetric
 
 # %% ../nbs/15_integrations.ipynb #23bf201d
 def states_of(
@@ -247,6 +248,28 @@ class IsotropyTrainerMixin(_PenalizedLoss):
             self.totals.zero_()
             if updates: logs |= dict(task_loss=task/updates, penalty=penalty/updates, lam=self.strength)
         super().log(logs, *args, **kwargs)
+
+# %% ../nbs/15_integrations.ipynb #b4f4e97f
+class IsotropyCallback(TrainerCallback):
+    "Logs the IsoScore of every layer with each evaluation, of the real tokens of the rows that were evaluated."
+    def __init__(self,
+        trainer, # the Trainer whose callback this is; its `log` takes the values
+        states:Callable[[nn.Module,dict],HiddenStates]=model_states, # how to get states of a batch
+    ): self.trainer, self.states = trainer, states
+
+    def on_evaluate(self, args, state, control, metrics=None, model=None, eval_dataloader=None, **kwargs):
+        "Read the evaluated rows again, and log `eval_isoscore_0`, …; a layer without variance has no score."
+        scores = {}
+        with torch.no_grad(), evaluating(model), same_random_state():
+            for batch in eval_dataloader:
+                seen = self.states(model, send_to_device(dict(batch), args.device))
+                for l, x in enumerate(seen.layers): scores.setdefault(l, IsoScoreMetric()).update(x, seen.mask)
+        prefix = next(name for name in metrics if name.endswith("_runtime")).removesuffix("runtime")
+        values = {}
+        for l, score in scores.items():
+            with suppress(ValueError): values[f"{prefix}isoscore_{l}"] = score.compute().item()
+        metrics.update(values)
+        self.trainer.log(values)
 
 # %% ../nbs/15_integrations.ipynb #3797c1d2
 def joined(

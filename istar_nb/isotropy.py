@@ -36,7 +36,8 @@ class _Measured:
     def frame(self)->"pd.DataFrame": # a row a model and layer, a column a measure or its standard error (`_se`)
         "Every number as a table."
         import pandas as pd
-        rows = {(model, layer): s for model, layers in self.measures.items() for layer, s in layers.items()}
+        def numbers(summary): return {name: value for name, value in summary.items() if not isinstance(value, list)}
+        rows = {(model, layer): numbers(s) for model, layers in self.measures.items() for layer, s in layers.items()}
         return pd.DataFrame(list(rows.values()), pd.MultiIndex.from_tuples(rows, names=["model", "layer"]))
 
     def plot(self,

@@ -397,3 +397,8 @@ class IsotropyMetrics(StreamingMetric):
         columns = {name: torch.stack([values[name].double() for values in found]) for name in names}
         def error(values): return jackknife_error(values).float() if enough else unbiased.new_tensor(math.nan)
         return {name: error(values) for name, values in columns.items()} | dict(isoscore_unbiased=unbiased)
+
+    def scalars(self)->dict[str,float]: # name -> value; name_se -> its standard error, where it has one
+        "Every measure that is one number, as plain floats for a logger."
+        values = {name: float(value) for name, value in self.compute().items() if value.ndim == 0}
+        return values | {f"{name}_se": float(error) for name, error in self.errors().items()}

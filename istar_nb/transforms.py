@@ -7,6 +7,7 @@ __all__ = ['NormMoments', 'checked', 'directions', 'MomentTransformer', 'Whiteni
 
 # %% ../nbs/14_transforms.ipynb #c72c78af
 import copy
+import warnings
 
 import numpy as np
 import torch
@@ -207,6 +208,15 @@ class Whitening(ClassNamePrefixFeaturesOutMixin, _WhiteningMap):
         shrinkage:float|str=0.,     # ρ in [0, 1]; "auto" for Ledoit & Wolf's
         n_components:int|None=None, # directions kept, largest variance first, 1 … d; None for all
     ): self.method, self.shrinkage, self.n_components = method, shrinkage, n_components
+
+    def fit(self, X, y=None)->"Whitening":
+        "Learn from `X` and nothing else; warns where without shrinkage the points are too few."
+        super().fit(X)
+        n, k = self.n_samples_seen_, int((self.scale_ > 0).sum())
+        if self.shrinkage_ == 0 and n < 2*k:
+            warnings.warn(f"whitening {k} directions by {n} points fits their noise, and leaves other points far from "
+                          f"isotropic: use shrinkage='auto' or at least {2*k} points", stacklevel=2)
+        return self
 
     def transform(self,
         X,              # (n, d) floating point
