@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OneToOneFeatureMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from .covariance import Moments, scalar_dtype
@@ -96,12 +96,9 @@ def checked(
     reset:bool,              # True: learn the number of columns (at least 2) and their names; False: compare with them
     min_points:int=1,        # smallest n accepted
 )->np.ndarray:               # (n, d) float64 or float32
-    "`X` as an array, with scikit-learn's errors; for every scikit-learn from 1.4."
-    options = dict(reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=min_points,
-                   ensure_min_features=2 if reset else 1)
-    try: from sklearn.utils.validation import validate_data
-    except ImportError: return estimator._validate_data(X, **options)
-    return validate_data(estimator, X, **options)
+    "`X` as an array, with scikit-learn's errors."
+    return validate_data(estimator, X, reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=min_points,
+                         ensure_min_features=2 if reset else 1)
 
 # %% ../nbs/14_transforms.ipynb #038a9de3
 def directions(

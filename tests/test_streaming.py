@@ -142,7 +142,6 @@ def watched_training(rank, weights, ours):
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable.*:FutureWarning")
 def test_watch_in_data_parallel_training(tmp_path):
-    ranks = {"effective_rank_raw", "effective_rank_centred"}
     torch.manual_seed(0)
     weights = load_encoder("tiny-bert").model.state_dict()
     one = watched_training(0, weights, [slice(None)])
@@ -151,8 +150,8 @@ def test_watch_in_data_parallel_training(tmp_path):
     for name in one:
         assert one[name]["count"] == 2*tokens
         for values in (a, b):
-            close(values[name], one[name], 1e-5, without={"isoscore_unbiased", "isoscore_unbiased_se", *ranks})
-            close({r: values[name][r] for r in ranks}, {r: one[name][r] for r in ranks}, 1e-4)    # a layer norm has left no variance in one direction: its share is rounding
+            # Float32 states of other batches, after an update; ranks: a layer norm left one direction only rounding.
+            close(values[name], one[name], 1e-4, without={"isoscore_unbiased", "isoscore_unbiased_se"})
 
 
 # One process
@@ -355,4 +354,4 @@ def test_watching_waits_twice_a_layer():
             sim.waits.clear()
             model(**batch)
             assert sim.waits.total() - own <= 2*len(seen.metrics), sim.waits
-        for name, metric in seen.metrics.items(): assert_close(metric.sums.cpu(), plain.metrics[name].sums, rtol=1e-6, atol=1e-6)
+        for name, metric in seen.metrics.items(): assert_close(metric.sums.cpu(), plain.metrics[name].sums, rtol=1e-5, atol=1e-5)
