@@ -52,7 +52,7 @@ bench: .venv/dev ## time istar_nb against its peers
 	@for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
 
 lab: .venv/dev ## open the notebooks in JupyterLab
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter lab nbs
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter lab nbs --ContentsManager.pre_save_hook=nbdev.clean.clean_jupyter
 
 clean: ## remove what the commands above made, but not runs/ and results/
 	rm -rf .venv site _proc _docs build dist *.egg-info demo .pytest_cache .ruff_cache .coverage*

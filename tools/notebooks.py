@@ -55,6 +55,7 @@ def run(path):
     Client(nb, timeout=900, coalesce_streams=True, extra_arguments=["--log-level=40"], resources={"metadata": {"path": str(path.parent)}}).execute()
     for cell in nb.cells: store_no_controls(cell)
     nb.metadata.pop("widgets", None)
+    nb.metadata["kernelspec"] = {"display_name": "python3", "language": "python", "name": "python3"}
     nbformat.write(nb, path)
     nbdev_clean(str(path))
     print(f"ran {path.relative_to(root)} in {time.time() - start:.1f} s", flush=True)
