@@ -1,4 +1,4 @@
-"What `60_cli` cannot host: pipes, odd files and names, places that cannot be written, other terminals, an accelerator."
+"What `61_cli` cannot host: pipes, odd files and names, places that cannot be written, other terminals, an accelerator."
 import gzip
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 import torch
 from simulated import Accelerator
 
-from istar_nb import encoders, measuring, tasks, training
+from istar_nb import encoders, measuring, session, tasks
 from istar_nb.cli import main
 from istar_nb.encoders import load_encoder
 from istar_nb.isolayer import ClsModel, make_transform
@@ -195,7 +195,7 @@ def test_a_model_folder_with_an_odd_name(run):
 def no_work(monkeypatch):
     "Fail if a model is loaded or a task read."
     def work(*args, **kwargs): raise AssertionError("there was work before the refusal")
-    for module, name in [(encoders, "load_encoder"), (tasks, "load_task"), (training, "load_task"), (training, "load_encoder"), (measuring, "measure_embeddings")]:
+    for module, name in [(encoders, "load_encoder"), (tasks, "load_task"), (session, "load_task"), (session, "load_encoder"), (measuring, "measure_embeddings")]:
         monkeypatch.setattr(module, name, work)
 
 

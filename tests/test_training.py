@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-import istar_nb.training as training
+import istar_nb.session as session
 from istar_nb.runs import RunConfig
 from istar_nb.session import Session
 from istar_nb.training import add_gradients, train
@@ -29,8 +29,8 @@ def few_validation_rows(monkeypatch):
     def small(*args, **kwargs):
         data = load(*args, **kwargs)
         return replace(data, validation=data.validation[:64])
-    load = training.load_task
-    monkeypatch.setattr(training, "load_task", small)
+    load = session.load_task
+    monkeypatch.setattr(session, "load_task", small)
 
 
 def test_squad(data_dir, tmp_path, monkeypatch):
