@@ -20,7 +20,7 @@ from toy_task import write_model, write_task
 
 folder = tempfile.TemporaryDirectory()
 base = dict(task="sst2", model=f"{folder.name}/tiny", epochs=1, limit=64, max_length=16, batch_size=16, lr=1e-3, reference_points=2000)
-spec = dict(base=base, seeds=[0, 1], runs=[dict(method="none"), dict(method="istar", lam=1, lr=1e30), dict(method="istar", lam=[-1, 1])])
+spec = dict(base=base, seeds=[0], runs=[dict(method="none"), dict(method="istar", lam=1, lr=1e30), dict(method="istar", lam=[-1, 1])])
 long = dict(base={**base, "limit": 480, "epochs": 2}, seeds=[0, 1], runs=[dict(method="none"), dict(method="istar", lam=-1)])
 local = {}
 
@@ -60,10 +60,10 @@ def check(folder, spec, expected):
 def test_processes_make_the_same_records_with_a_failure_among_them(tmp_path, capsys, reference):
     records = sweep(spec, executor="processes", workers=2, threads=1, **places(tmp_path))
     assert [r.id for r in records] == [c.id for c in grid(spec)]
-    assert [r.status for r in records] == ["done", "failed", "done", "done"]*2
+    assert [r.status for r in records] == ["done", "failed", "done", "done"]
     check(tmp_path, spec, reference(spec))
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 8 and sum("] failed: " in line and "finite" in line for line in lines) == 2
+    assert len(lines) == 4 and sum("] failed: " in line and "finite" in line for line in lines) == 1
     assert records[0].environment["threads"] == 1
     times = {r.id: r.started for r in records}
     again = sweep(spec, executor="processes", workers=2, **places(tmp_path))
@@ -73,10 +73,13 @@ def test_processes_make_the_same_records_with_a_failure_among_them(tmp_path, cap
 @pytest.mark.parametrize("executor", ["local", "processes"])
 def test_what_is_refused_is_reported_and_not_recorded(tmp_path, executor, capsys):
     refused = [dict(layers=[[9]], method="istar", lam=1), dict(task="cola"), dict(model="nowhere"), dict(batch_size=1)]
+    said = ["there are layers 0 to 2", "cola/train", "'nowhere'", "batch_size"]
+    if executor == "processes": refused, said = refused[:1], said[:1]    # every run is a process, and they refuse alike
     records = sweep(dict(base=base, runs=[*refused, {}]), executor=executor, workers=1, threads=1, **places(tmp_path))
-    assert [r.status for r in records] == ["failed"]*4 + ["done"] and capsys.readouterr().out.count("] failed: ") == 4
+    assert [r.status for r in records] == ["failed"]*len(said) + ["done"]
+    assert capsys.readouterr().out.count("] failed: ") == len(said)
     assert [r.id for r in iterate_records(tmp_path/"runs")] == [records[-1].id]
-    for record, said in zip(records, ("there are layers 0 to 2", "cola/train", "'nowhere'", "batch_size")): assert said in record.error
+    for record, words in zip(records, said): assert words in record.error
 
 
 def test_home_folder_and_other_data(tmp_path, monkeypatch):
@@ -95,7 +98,7 @@ def test_home_folder_and_other_data(tmp_path, monkeypatch):
 def test_dry_run_shows_and_makes_nothing(tmp_path, capsys):
     assert sweep(spec, dry_run=True, **places(tmp_path)) == [] and not list(tmp_path.iterdir())
     out = capsys.readouterr().out
-    assert "8 runs: 0 done, 8 to do" in out and "unknown" in out and "sst2" in out
+    assert "4 runs: 0 done, 4 to do" in out and "unknown" in out and "sst2" in out
 
 
 class Killer:
