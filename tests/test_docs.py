@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT/"tools"))
 
 import docs
 from docs_api import Module, parameters
-from docs_pages import Cell, plain
+from docs_pages import Cell, cells, plain
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(16)).decode()
 
@@ -67,7 +67,7 @@ def repo(tmp_path):
           code("assert score([]) == []"), code("for i in range(3):\n    assert i < 3"), code("assert seen\nseen", text("seen")),
           code("#| hide\nsecret = 1", text("secret")), code("#| echo: false\nsilent = 1", text("\x1b[31mheard\x1b[0m")),
           code("frame", data(text__html='<div>\n<style scoped>td{}</style><table border="1" class="dataframe"><tr><td>7</td></tr></table>\n</div>', text__plain="7")),
-          code("ax", data(text__plain="<Axes: >"), data(image__png=PNG, text__plain="<Figure>")), prose("The score of `x` rises with *n*. More."),
+          code("#| fig-alt: The score of [x] rises with n\nax", data(text__plain="<Axes: >"), data(image__png=PNG, text__plain="<Figure>")),
           code("#| fig-cap: It rises\n#| code-fold: true\nax", data(image__png=PNG)),
           code("slider", data(**{"application__vnd.jupyter.widget-view+json": "{}", "text__plain": "IntSlider()"})),
           code("1/0", {"output_type": "error", "ename": "ZeroDivisionError", "evalue": "division by zero", "traceback": ["/somewhere"]}))
@@ -96,7 +96,7 @@ def test_a_notebook_page(repo, capsys):
     assert page.find(class_="arithmatex").text == r"\(a_i*b_i*c\)" and page.find(id="score") and "def score(" in page.text
     assert "heard" in page.text and "secret" not in page.text and "silent" not in page.text and "\x1b" not in page.text
     assert page.find("table", class_="dataframe").text.strip() == "7" and not page.find("style") and "Axes" not in page.text
-    assert [image["alt"] for image in page.find_all("img")] == ["The score of x rises with n.", "It rises"] and page.figcaption.text == "It rises"
+    assert [image["alt"] for image in page.find_all("img")] == ["The score of [x] rises with n", "It rises"] and page.figcaption.text == "It rises"
     assert "Open this notebook in JupyterLab" in page.text and "IntSlider" not in page.text
     assert page.find(class_="error").text == "ZeroDivisionError: division by zero"
 
@@ -240,3 +240,9 @@ def luminance(colour):
 def test_search_finds(site, page, words):
     page.open((site/"index.html").as_uri() + f"?q={words.replace(' ', '%20')}")
     page.wait("document.querySelectorAll('.md-search-result__item').length")
+
+
+def test_every_figure_says_what_it_shows():
+    notebooks = [path for path in (ROOT/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts]
+    alts = [(path.stem, cell.alt) for path in notebooks for cell in cells(path) if cell.is_code and any(kind == "picture" for kind, _ in cell.outputs)]
+    assert len(alts) > 80 and [name for name, alt in alts if len(alt.split()) < 5] == []

@@ -32,6 +32,9 @@ class Cell:
     def shows_code(self): return self.is_code and self.source and self.said.get("echo") != "false"
 
     @property
+    def alt(self): return self.said.get("fig-alt") or self.said.get("fig-cap") or "Figure"
+
+    @property
     def defined(self):
         "The public names that an exported cell defines."
         return [n.name for n in self.tree if "export" in self.said and isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name[0] != "_"]
@@ -72,13 +75,6 @@ def fence(code, language): return f"```{language}\n{code}\n```"
 def folded(title, text): return f'<details class="folded" markdown="1"><summary>{title}</summary>\n\n{text}\n\n</details>'
 
 
-def described(cell, below):
-    "The alternative text of a figure: its own, else the first sentence of the prose below it."
-    prose = below.source if below and not below.is_code and below.source[0] not in "#|`$" else ""
-    first = re.sub(r"[*`$\\\[]|\]\([^)]*\)", "", re.split(r"(?<=[a-z\d)*`$]{2}[.:]) |\n\n", prose)[0]).replace("\n", " ")
-    return cell.said.get("fig-alt") or cell.said.get("fig-cap") or first or "Figure"
-
-
 def shown(kind, value, alt, caption, save):
     "Markdown of an output on the site; `save(ending, bytes)` keeps a picture and returns its place."
     if kind == "widget": return '<p class="output widget">Open this notebook in JupyterLab to use the controls.</p>'
@@ -89,21 +85,21 @@ def shown(kind, value, alt, caption, save):
     return f'<figure class="output" markdown="span">\n![{alt}]({save(*value)}){{ loading=lazy }}\n{under}</figure>'
 
 
-def body(cell, below, find, save):
+def body(cell, find, save):
     "Markdown of one cell of the site: its prose, or its code and what it shows."
     if not cell.is_code: return cell.source.replace("$$\n$$", "$$\n\n$$")   # formulas one under another
     names = [f'<span id="{name}"></span>[`{name}`]({to})' for name in cell.defined if (to := find(name))]
     code = [fence(cell.source, cell.language)] if cell.shows_code else []
     if cell.said.get("code-fold") == "true": code = [folded("Show code", *code)]
-    results = [shown(*o, described(cell, below), cell.said.get("fig-cap"), save) for o in cell.outputs]
+    results = [shown(*o, cell.alt, cell.said.get("fig-cap"), save) for o in cell.outputs]
     return "\n\n".join([" ".join(names) + "\n{ .entries }"]*bool(names) + code + results)
 
 
 def page(path, links, find, save):
     "The Markdown of a notebook; `links` goes under its title, `find(name)` is a link to what has the name."
     every, parts = cells(path), []
-    for fold, group in groupby(zip(every, [*every[1:], None]), key=lambda pair: pair[0].fold):
-        text = "\n\n".join(body(cell, below, find, save) for cell, below in group)
+    for fold, group in groupby(every, key=lambda cell: cell.fold):
+        text = "\n\n".join(body(cell, find, save) for cell in group)
         parts.append(folded(fold, text) if fold else text)
     return re.sub(r"\A(# .+\n*(?:>.*(?:\n|$))*)", lambda m: f"{m[1].rstrip()}\n\n{links}\n\n", "\n\n".join(parts), count=1)
 
@@ -114,6 +110,6 @@ def readme(path, save):
     for cell in cells(path):
         if not cell.is_code or cell.shows_code: parts.append(fence(cell.source, cell.language) if cell.is_code else cell.source)
         for kind, value in cell.outputs:
-            if kind == "picture": parts.append(f"![{described(cell, None)}]({save(*value)})")
+            if kind == "picture": parts.append(f"![{cell.alt}]({save(*value)})")
             else: parts.append(value if kind == "markdown" else fence(value, "text"))
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
