@@ -15,7 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .covariance import Moments, check_covariance, check_zeta, working_dtype
+from .covariance import (Moments, check_covariance, check_precision, check_zeta, format_of, products_in,
+                                 working_dtype)
 from .processes import check_scope, process_count, processes_of
 from .scores import (GramIsoScore, PooledIsoScore, PooledUnbiasedScore, Reference, TooFew, check_facts,
                              check_sentences, facts_of, few_points, pooled_covariance, reference_of)
@@ -147,10 +148,11 @@ class ScorePenalty(Regularizer):
         per_layer:bool=False,                   # average one score per layer instead of scoring the union
         scope:str="global",                     # "global": the batch of all processes; "local": each its own
         target:float|None=None,                 # score in (0, 1) to pull toward, (ln ι - ln target)²; None for 1 - ι
+        precision:str="highest",                # "medium": its own products may round factors, to bfloat16 or TF32
     ):
         super().__init__()
         self.layers, self.tokens, self.per_layer = layers, check_tokens(tokens), per_layer
-        self.scope, self.target = check_scope(scope), check_target(target)
+        self.scope, self.target, self.precision = check_scope(scope), check_target(target), check_precision(precision)
 
     def parts(self, states:HiddenStates)->list[list[int]]:
         "The layers of every score: each by itself, or all together."
@@ -163,7 +165,8 @@ class ScorePenalty(Regularizer):
     def forward(self, states:HiddenStates, labels:Tensor|None=None)->Tensor: # () float32
         "1 - ι or its distance to the target, averaged over layers with `per_layer`."
         def penalty(): return score_penalty(self.scores(states, self.parts(states)), self.target).mean()
-        return self.unless_too_few(states, penalty)
+        with products_in(format_of(self.precision, states.device), states.device):
+            return self.unless_too_few(states, penalty)
 
 # %% ../nbs/10_regularizers.ipynb #4f82397a
 def _moments_of(batches:Iterable[HiddenStates], parts_of:Callable, tokens:str, enough:int)->list[Moments]|None:
@@ -262,8 +265,9 @@ class IStar(_Referenced):
         reference_points:int=250_000,                 # points behind Σ_S, over all processes
         average:float|None=None,                # weight in (0, 1] of a batch in a moving Σ_S; None: only `collect` sets it
         target:float|None=None,                 # score in (0, 1) to pull toward, (ln ι - ln target)²; None for 1 - ι
+        precision:str="highest",                # "medium": its own products may round factors, to bfloat16 or TF32
     ):
-        super().__init__(layers, tokens, per_layer, scope, target)
+        super().__init__(layers, tokens, per_layer, scope, target, precision)
         if reference_points < 2: raise ValueError(f"`reference_points` must be at least 2, not {reference_points}")
         self.zeta, self.reference_points, self.average = zeta if zeta == "auto" else check_zeta(zeta), reference_points, average
         if average is not None and not (0 < average <= 1 and self.needs_reference):

@@ -19,8 +19,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .covariance import (about_mean, as_points, blocks, centred_chunks, check_covariance, check_finite, check_shape,
-                                 check_spread, check_zeta, covariance, host_numbers, participation_ratio, peak, scalar_dtype,
-                                 scatter, shrink, unit_of)
+                                 check_spread, check_zeta, covariance, host_numbers, participation_ratio, peak,
+                                 product_format, products_in, scalar_dtype, scatter, shrink, unit_of)
 from .processes import differentiable_gradients, process_count, reduce_together, single_process
 from .states import Sentences
 from .unbiased import (RowSums, SentenceSums, SentenceTotals, Traces, average_gradient, jackknife_error,
@@ -175,6 +175,7 @@ class PooledIsoScore(torch.autograd.Function):
             score, G = ratio_and_gradient(cov.div_(unit_of(largest)))
             root = unit_of(largest).sqrt()
             ctx.constants, ctx.scale, ctx.index = (cov_ref, zeta, group), root, index
+            ctx.format = product_format(mean.device)
             ctx.factor = (1-zeta)*2*process_count(group)/((facts[0]-1)*(len(mean)-1)*root)
             ctx.save_for_backward(mean, drift/root, G, *clouds)
             facts = torch.cat([facts, largest[None].to(facts)])
@@ -185,7 +186,7 @@ class PooledIsoScore(torch.autograd.Function):
     def backward(ctx, grad:Tensor, _)->tuple[Tensor|None,...]:
         mean, drift, G, *clouds = ctx.saved_tensors
         if torch.is_grad_enabled(): return None, None, None, None, *_again(ctx, grad, clouds)
-        with torch.autocast(mean.device.type, enabled=False):
+        with torch.autocast(mean.device.type, enabled=False), products_in(ctx.format, mean.device):
             G = G*(grad*ctx.factor)
             shift = -drift @ G
             grads = [cloud_gradient(cloud, ctx.index, mean, ctx.scale, G, shift) if needed else None
@@ -250,7 +251,7 @@ class GramIsoScore(torch.autograd.Function):
             K.mul_((alpha*of_square).to(K.dtype)).diagonal().add_(of_trace.to(K.dtype))
             if Y is not None: Y.mul_(of_square.to(Y.dtype))
             ctx.factor, ctx.index = (2*alpha/(d-1)).to(size)/size, None
-            ctx.constants = None if reference is None else reference.cov, zeta, None
+            ctx.constants, ctx.format = (None if reference is None else reference.cov, zeta, None), product_format(x.device)
             ctx.save_for_backward(x, rows, K, Y)
             ctx.mark_non_differentiable(facts)
             return score.to(rows.dtype), facts
@@ -259,7 +260,7 @@ class GramIsoScore(torch.autograd.Function):
     def backward(ctx, grad:Tensor, _)->tuple[None,None,Tensor]:
         x, rows, K, Y = ctx.saved_tensors
         if torch.is_grad_enabled(): return None, None, _again(ctx, grad, [x])[0]
-        with torch.autocast(x.device.type, enabled=False):
+        with torch.autocast(x.device.type, enabled=False), products_in(ctx.format, x.device):
             out = K @ rows if Y is None else torch.addmm(Y, K, rows)
             return None, None, out.mul_(grad*ctx.factor).to(x.dtype)
 
@@ -401,7 +402,7 @@ class PooledUnbiasedScore(torch.autograd.Function):
                 score = ratio_score(traces, len(mean[0]))
                 dB, dM, scalars = torch.autograd.grad(score, leaves)
             scalars, facts = scalars.to(dM), facts_of(totals, traces.squared)
-            ctx.sentences, ctx.group = sentences, group
+            ctx.sentences, ctx.group, ctx.format = sentences, group, product_format(clouds[0].device)
             ctx.scale, ctx.factor = totals.scale, process_count(group)/totals.scale
             ctx.save_for_backward(*mean, dB, dM, scalars, average_gradient(totals, dM, scalars).detach(), *clouds)
             ctx.mark_non_differentiable(facts)
@@ -413,7 +414,7 @@ class PooledUnbiasedScore(torch.autograd.Function):
         if torch.is_grad_enabled(): return None, None, *_unbiased_again(ctx, grad, clouds)
         outs = [cloud.new_zeros(cloud.shape[:2].numel()+1, cloud.shape[2]) if needed else None    # a row for what is none
                 for cloud, needed in zip(clouds, ctx.needs_input_grad[2:])]
-        with torch.autocast(high.device.type, enabled=False):
+        with torch.autocast(high.device.type, enabled=False), products_in(ctx.format, high.device):
             for g in sentence_sums(clouds, ctx.sentences, (high, low), ctx.scale):
                 gradient = sentence_gradient(g, dB, dM, scalars, average).mul_(grad*ctx.factor)
                 for out, part in zip(outs, gradient.unflatten(1, (len(clouds), -1)).unbind(1)):

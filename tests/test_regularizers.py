@@ -6,11 +6,15 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from istar_nb.covariance import covariance
+from istar_nb.covariance import check_precision, covariance, format_of, product_format, products_in
 from istar_nb.unbiased import optimal_zeta
 from istar_nb.scores import isoscore, isoscore_star, isoscore_unbiased, reference_of
 from istar_nb.baselines import CosReg, RelativeStrength, Uniformity, VICRegCovariance
+from istar_nb.dimension import two_nn
+from istar_nb.encoders import hidden_states, load_encoder
 from istar_nb.states import HiddenStates
+from istar_nb.testing import Work, factors
+from istar_nb.topology import h0_bars
 from istar_nb.regularizers import IStar, UnbiasedIStar, batch_zeta
 from simulated import Accelerator
 from processes import on_two
@@ -333,3 +337,63 @@ def test_a_device_without_float64_computes_the_same(name):
         value.backward()
         torch.testing.assert_close(value.detach().cpu(), expected, rtol=1e-4, atol=1e-6)
         assert (leaves[-1].grad.cpu() - gradients[-1]).norm() <= 1e-3*gradients[-1].norm()
+
+
+class Rounded(Work):
+    "Rounds the factors of products where the setting allows it, as a CPU with units for bfloat16 does; `rounded` counts them."
+    rounded = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        k = factors.get(func.overloadpacket.__name__)
+        if k is not None and product_format(torch.device("cpu")) == "bf16":
+            args, self.rounded = (*args[:k], *(factor.bfloat16().float() for factor in args[k:k+2]), *args[k+2:]), self.rounded + 1
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+@pytest.fixture(scope="module")
+def activations():
+    "States of MiniLM, which has dimensions far larger than the others."
+    model, tokenizer = load_encoder("minilm")
+    texts = [f"{a} {b} {c}." for a in ("The file", "A socket", "This module", "The old parser") for b in ("is opened", "waits and waits for data", "fails")
+             for c in ("here", "in the next release of the library", "twice")]
+    with torch.no_grad(): return hidden_states(model, dict(tokenizer(texts, padding=True, return_tensors="pt")))
+
+
+precise = {"istar": lambda states, p: IStar(0., precision=p), "shrunk": lambda states, p: IStar(0.2, covariance(states.points(3)), precision=p),
+           "few points": lambda states, p: IStar(0.2, covariance(states.points(3)), layers=3, tokens="cls", precision=p),
+           "by layer": lambda states, p: IStar(0., per_layer=True, precision=p), "unbiased": lambda states, p: UnbiasedIStar(precision=p)}
+
+
+@pytest.mark.parametrize("name", precise)
+def test_a_penalty_of_medium_precision_on_real_activations(name, activations):
+    (value, gradients, _), rounded = value_and_gradients(activations, precise[name](activations, "highest")), Rounded()
+    with rounded: coarse, approximate, _ = value_and_gradients(activations, precise[name](activations, "medium"))
+    assert rounded.rounded > 1 and product_format(torch.device("cpu")) == "none"
+    value, gradient = (torch.cat([t.double().flatten() for t in tensors]) for tensors in ([1 - value], gradients))
+    assert abs((1 - coarse.double())/value - 1) < 2e-4
+    assert (torch.cat([t.double().flatten() for t in approximate]) - gradient).norm() < 1e-2*gradient.norm()
+    with Rounded() as off: value_and_gradients(activations, precise[name](activations, "highest"))
+    assert not off.rounded
+
+
+def test_neighbours_and_barcodes_are_those_of_full_precision_beside_a_penalty_of_medium_precision(activations):
+    x, penalty = activations.points(-1), UnbiasedIStar(precision="medium")
+    expected = two_nn(x), h0_bars(x)
+    with Rounded() as rounded: value_and_gradients(activations, penalty)
+    with Rounded() as after: found = two_nn(x), h0_bars(x)
+    assert rounded.rounded and not after.rounded and all(map(torch.equal, found, expected))
+
+
+def test_the_setting_of_products_is_put_back_after_an_error_too():
+    bad = HiddenStates([torch.full((5, 3, 4), torch.nan).requires_grad_()]*2, torch.ones(5, 3))
+    for outside in ("tf32", "none"):
+        torch.backends.mkldnn.matmul.fp32_precision = outside
+        with pytest.raises(ValueError, match="finite"): IStar(0., precision="medium")(bad)
+        assert product_format(torch.device("cpu")) == outside
+
+
+def test_a_pytorch_without_the_setting_refuses_medium_precision(monkeypatch):
+    monkeypatch.delattr(type(torch.backends.mkldnn), "matmul")
+    with pytest.raises(ValueError, match="needs PyTorch 2.9"): check_precision("medium")
+    with products_in(format_of("highest", torch.device("cpu")), torch.device("cpu")): IStar(0.)(cloud())
+    with products_in("bf16", torch.device("cpu")): assert product_format(torch.device("cpu")) is None
