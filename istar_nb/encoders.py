@@ -55,7 +55,7 @@ def tiny_vocabulary(size:int=2000)->dict[str,int]: # token -> id
               *sorted(words, key=lambda word: (-words[word], word))]
     return {token: i for i, token in enumerate(dict.fromkeys(tokens[:size]))}
 
-
+# %% ../nbs/21_encoders.ipynb #41385386
 def tiny_tokenizer(family:str): # a PreTrainedTokenizerFast
     "A WordPiece tokenizer made here, with the special tokens a family expects."
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -78,7 +78,7 @@ class Encoder(NamedTuple):
     model:nn.Module
     tokenizer:object  # a Hugging Face tokenizer
 
-
+# %% ../nbs/21_encoders.ipynb #72068caa
 def head_class(task:Task|None): # an Auto class of transformers
     "The Auto class whose head fits the task."
     import transformers
@@ -86,7 +86,7 @@ def head_class(task:Task|None): # an Auto class of transformers
     sentence, span = transformers.AutoModelForSequenceClassification, transformers.AutoModelForQuestionAnswering
     return dict(none=transformers.AutoModel, classification=sentence, regression=sentence, span=span)[kind]
 
-
+# %% ../nbs/21_encoders.ipynb #85f8cf0f
 def head_options(task:Task|None)->dict: # of the model's configuration
     "The size of the task's head and its kind of loss, whatever a checkpoint was trained for before."
     if task is None: return {}
@@ -161,7 +161,7 @@ def check_loaded(
                          f"such as {lacking[0]}: they would be random")
     return shapes
 
-
+# %% ../nbs/21_encoders.ipynb #846b3a89
 def read_checkpoint(
     source:str,      # a folder or hub id
     task:Task|None,  # whose head to put on; None for the bare encoder

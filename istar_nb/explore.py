@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['controls', 'presets', 'paper_variances', 'references', 'draws', 'score_colors', 'row_choices', 'Slider', 'Choice',
-           'defaults_of', 'widget_of', 'explorer', 'preset_row', 'new_figure', 'Spectrum', 'spectrum_numbers',
+           'defaults_of', 'widget_of', 'preset_row', 'explorer', 'new_figure', 'Spectrum', 'spectrum_numbers',
            'plot_eigenvalues', 'plot_ellipses', 'draw_spectrum', 'explore_spectrum', 'uniforms', 'normals', 'Batches',
            'batch_numbers', 'plot_batches', 'draw_batches', 'explore_batches', 'clustered_points', 'Barcode', 'barcode',
            'climbed', 'plot_tree', 'plot_bars', 'draw_barcode', 'explore_barcode']
@@ -67,7 +67,20 @@ def widget_of(
     make = w.IntSlider if all(float(number).is_integer() for number in (low, step)) else w.FloatSlider
     return make(description=label, value=value, min=low, max=high, step=step, **look)
 
+# %% ../nbs/40_explore.ipynb #bb3177e0
+def preset_row(
+    name:str,                  # key of `presets`
+    widgets:Mapping[str, object], # argument -> ipywidgets control
+):                             # ipywidgets HBox
+    "Buttons that set several controls."
+    import ipywidgets as w
+    def button(label, values):
+        made = w.Button(description=label, layout={"width": "auto"})
+        made.on_click(lambda _: [setattr(widgets[key], "value", value) for key, value in values.items()])
+        return made
+    return w.HBox([button(label, values) for label, values in presets.get(name, {}).items()])
 
+# %% ../nbs/40_explore.ipynb #b52a88fa
 def explorer(
     name:str,                                         # key of `controls` and `presets`
     draw:Callable[..., "tuple[Figure, str]"],         # takes a value of every control; returns a figure and a sentence
@@ -85,19 +98,6 @@ def explorer(
     for widget in widgets.values(): widget.observe(update, "value")
     update()
     return w.VBox([preset_row(name, widgets), *widgets.values(), sentence, image])
-
-
-def preset_row(
-    name:str,                  # key of `presets`
-    widgets:Mapping[str, object], # argument -> ipywidgets control
-):                             # ipywidgets HBox
-    "Buttons that set several controls."
-    import ipywidgets as w
-    def button(label, values):
-        made = w.Button(description=label, layout={"width": "auto"})
-        made.on_click(lambda _: [setattr(widgets[key], "value", value) for key, value in values.items()])
-        return made
-    return w.HBox([button(label, values) for label, values in presets.get(name, {}).items()])
 
 # %% ../nbs/40_explore.ipynb #2f05aa31
 def new_figure(

@@ -31,7 +31,7 @@ def _token_span(offsets, span):
     inside = [t for t, o in enumerate(offsets) if o is not None and o[0] < span[1] and o[1] > span[0]]
     return (inside[0], inside[-1]) if inside else None
 
-
+# %% ../nbs/21_features.ipynb #d85e7eee
 def _span_feature(batch, i, spans, tokenizer):
     "Feature `i` of a tokenized batch of questions and contexts."
     ids, example = batch["input_ids"][i], batch["overflow_to_sample_mapping"][i]
@@ -47,7 +47,7 @@ def _cut_texts(texts, tokenizer, limit):
     batch = tokenizer(texts, add_special_tokens=False, truncation=True, max_length=limit, return_offsets_mapping=True)
     return [text[:offsets[-1][1]] if len(offsets) == limit else text for text, offsets in zip(texts, batch["offset_mapping"])]
 
-
+# %% ../nbs/21_features.ipynb #d42ade80
 def _encode_spans(rows, task, tokenizer, max_length):
     "One feature for each window of each row's context."
     if not tokenizer.is_fast: raise TypeError(f"tokenizer is a {type(tokenizer).__name__} without offsets, and a span task wants a fast one")

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['paper', 'units', 'nothing', 'table1_tasks', 'table1_cells', 'table1_grids', 'table2_paper', 'istar_runs',
-           'table1_paper', 'table1_gain', 'luck', 'table1_runs', 'strengths', 'table1_pairs', 'over_tasks',
-           'istar_table1', 'applied', 'two_sided', 'istar_table2']
+           'table1_paper', 'table1_gain', 'luck', 'strengths', 'table1_runs', 'table1_pairs', 'over_tasks', 'applied',
+           'istar_table1', 'two_sided', 'istar_table2']
 
 # %% ../nbs/52_istar_claims.ipynb #fac1061a
 import numpy as np
@@ -78,25 +78,6 @@ def luck(
     most = norm.expect(lambda z: candidates*z*norm.cdf(z)**(candidates - 1))
     return float(most*table1_paper(1).xs(method, axis=1, level=1).to_numpy().mean()/100/seeds**0.5)
 
-# %% ../nbs/52_istar_claims.ipynb #6187c7e3
-table1_grids = ("cola", "tasks", "scratch")
-
-def table1_runs(
-    evidence:Evidence,  # the records
-):                      # pandas DataFrame, the runs of the table's four columns, with a column `what`
-    "The runs behind our Table 1."
-    runs = istar_runs(evidence, *table1_grids, methods=("none", "cosreg", "istar"))
-    chosen = strengths(evidence, runs)
-    def column(run):
-        if run.method == "none": return "base"
-        if run.method == "cosreg": return "CosReg" if run.lam == 1 else None
-        sign = 1 if run.lam > 0 else -1
-        return f"λ {'>' if sign > 0 else '<'} 0" if run.lam == chosen[run.encoder, run.task, sign][0] else None
-    runs = runs.assign(what=[column(run) for run in runs.itertuples()])
-    return runs[runs.what.notna()]
-
-
-
 # %% ../nbs/52_istar_claims.ipynb #d881688b
 def strengths(
     evidence:Evidence, # the records
@@ -115,6 +96,23 @@ def strengths(
     places = sorted({*zip(runs.task, runs.model)})
     return {(encoder_name(m), t, sign): strength(t, m, sign) for t, m in places for sign in (-1, 1)}
 
+# %% ../nbs/52_istar_claims.ipynb #6187c7e3
+table1_grids = ("cola", "tasks", "scratch")
+
+def table1_runs(
+    evidence:Evidence,  # the records
+):                      # pandas DataFrame, the runs of the table's four columns, with a column `what`
+    "The runs behind our Table 1."
+    runs = istar_runs(evidence, *table1_grids, methods=("none", "cosreg", "istar"))
+    chosen = strengths(evidence, runs)
+    def column(run):
+        if run.method == "none": return "base"
+        if run.method == "cosreg": return "CosReg" if run.lam == 1 else None
+        sign = 1 if run.lam > 0 else -1
+        return f"λ {'>' if sign > 0 else '<'} 0" if run.lam == chosen[run.encoder, run.task, sign][0] else None
+    runs = runs.assign(what=[column(run) for run in runs.itertuples()])
+    return runs[runs.what.notna()]
+
 # %% ../nbs/52_istar_claims.ipynb #b199ce19
 def table1_pairs(
     runs,               # pandas DataFrame from `table1_runs`
@@ -123,8 +121,6 @@ def table1_pairs(
 ):                      # pandas DataFrame from `pairs_of`
     "Differences of the same seed."
     return pairs_of(runs, dict(what=baseline), by=("encoder", "task"), treatment=("what",), value=value)
-
-
 
 # %% ../nbs/52_istar_claims.ipynb #44327f11
 def over_tasks(
@@ -137,6 +133,21 @@ def over_tasks(
     rows = pairs[(pairs.what == what) & (pairs.encoder == encoder) & pairs.task.isin(tasks)]
     table = rows.pivot(index="seed", columns="task", values="difference").dropna(axis=1, thresh=3).dropna()
     return (table.mean(axis=1).tolist() if table.shape[1] else []), [t for t in table1_tasks if t in table]
+
+# %% ../nbs/52_istar_claims.ipynb #b6adc8b6
+def applied(
+    runs,         # pandas DataFrame from `table1_runs`
+    chosen:dict,  # of `strengths`
+)->list[Claim]:
+    "Whether the penalty moved IsoScore the way the sign of λ predicts."
+    pairs, claims = table1_pairs(runs, "base", "isoscore"), []
+    for (encoder, task, sign), (lam, _) in sorted(chosen.items()):
+        what, verb = (f"λ {'>' if sign > 0 else '<'} 0", "raises" if sign > 0 else "lowers")
+        values = differences(pairs, encoder=encoder, task=task, what=what)
+        text = f"I-STAR with λ = {signed(lam)} {verb} IsoScore, {encoder}, {task}"
+        claims.append(Claim(f"treatment, {what}, {encoder}, {task}", paper, "section 4", "istar_table1", text,
+                            "geometry", "IsoScore", paired_estimate(values), "up" if sign > 0 else "down"))
+    return claims
 
 # %% ../nbs/52_istar_claims.ipynb #c430f66d
 def istar_table1(
@@ -161,23 +172,6 @@ def istar_table1(
                                 "Table 1" if claimed == "up" else "section 2.1", "istar_table1", text, "score",
                                 "score, mean over tasks", paired_estimate(values), claimed, **printed))
     return claims + applied(runs, chosen)
-
-
-
-# %% ../nbs/52_istar_claims.ipynb #b6adc8b6
-def applied(
-    runs,         # pandas DataFrame from `table1_runs`
-    chosen:dict,  # of `strengths`
-)->list[Claim]:
-    "Whether the penalty moved IsoScore the way the sign of λ predicts."
-    pairs, claims = table1_pairs(runs, "base", "isoscore"), []
-    for (encoder, task, sign), (lam, _) in sorted(chosen.items()):
-        what, verb = (f"λ {'>' if sign > 0 else '<'} 0", "raises" if sign > 0 else "lowers")
-        values = differences(pairs, encoder=encoder, task=task, what=what)
-        text = f"I-STAR with λ = {signed(lam)} {verb} IsoScore, {encoder}, {task}"
-        claims.append(Claim(f"treatment, {what}, {encoder}, {task}", paper, "section 4", "istar_table1", text,
-                            "geometry", "IsoScore", paired_estimate(values), "up" if sign > 0 else "down"))
-    return claims
 
 # %% ../nbs/52_istar_claims.ipynb #9470c26c
 table2_paper = {

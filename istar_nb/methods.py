@@ -32,10 +32,10 @@ class Method:
 def _istar(c, kind:str):
     from istar_nb.regularizers import IStar
     return IStar(c.zeta, layers=c.layers, scope=c.scope, tokens=c.tokens, per_layer=c.per_layer,
-                 reference_points=c.reference_points,
-                 target=c.target, average=c.average if c.refresh == "average" else None)
+                 reference_points=c.reference_points, target=c.target,
+                 average=c.average if c.refresh == "average" else None)
 
-
+# %% ../nbs/21_methods.ipynb #9b4a97d6
 def _unbiased(c, kind:str):
     from istar_nb.regularizers import UnbiasedIStar
     return UnbiasedIStar(layers=c.layers, scope=c.scope, tokens=c.tokens, per_layer=c.per_layer, target=c.target)
@@ -57,12 +57,12 @@ def _entropy(c, kind:str):
     layer = -1 if c.layers is None else c.layers[0]
     return EntropyRegularizer(c.selection, kind == "classification", c.normalize, layer, c.scope)
 
-
+# %% ../nbs/21_methods.ipynb #c44b004c
 def _isobn(c, dim:int):
     from istar_nb.isolayer import make_transform
     return make_transform("isobn", dim=dim, bias_correction=c.bias_correction)
 
-
+# %% ../nbs/21_methods.ipynb #87d3a56f
 def _reparametrise(c, model, batches):
     import torch
     from istar_nb.covariance import covariance
@@ -101,6 +101,6 @@ penalties = tuple(name for name, method in METHODS.items() if method.make)
 _shared = ("relative", "lam_start", "lam_ramp", "placebo", "layers", "scope")    # options of every penalty
 _names = dict.fromkeys((*_shared, *(option for method in METHODS.values() for option in method.options)))
 owners = {  # option -> methods it belongs to
-    option: penalties if option in _shared else tuple(name for name,
-                                                      method in METHODS.items() if option in method.options)
+    option: penalties if option in _shared else tuple(
+        name for name, method in METHODS.items() if option in method.options)
     for option in _names}

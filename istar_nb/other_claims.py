@@ -39,8 +39,6 @@ def shrink_paper(
     return pd.concat({name: pd.DataFrame(rows, shrink_components, shrink_bars)
                       for name, rows in shrink_table3_cells.items()})
 
-
-
 # %% ../nbs/54_other_claims.ipynb #f188b917
 def shrink_gap(
     component:str, # such as "raw 1"
@@ -78,8 +76,6 @@ def shrink_run(
                 late_rise=mean(record.metric, 0.7, 1) - mean(record.metric, 0.3, 0.7),
                 mean_cosine=epochs[-1]["mean_cosine"], **late_components(record.steps), **late)
 
-
-
 # %% ../nbs/54_other_claims.ipynb #119e4ab9
 def shrink_runs(
     evidence:Evidence,  # the records
@@ -96,8 +92,6 @@ def shrink_pairs(
 ):                               # pandas DataFrame from `pairs_of`
     "Differences of the same seed."
     return pairs_of(runs, dict(bars=baseline), treatment=("bars",), value=value)
-
-
 
 # %% ../nbs/54_other_claims.ipynb #aaf94232
 def shrink_claim(
@@ -128,8 +122,6 @@ def shrink_table2(
                          differences(every, bars="all bars"), "down"),
             shrink_claim("Table 2", "all bars score the same as no penalty", "Matthews",
                          differences(plain, bars="all bars"), None, effect=0., source="on par")]
-
-
 
 # %% ../nbs/54_other_claims.ipynb #a5f7d2d0
 def shrink_table3(
@@ -163,8 +155,6 @@ def shrink_figure1(
             text = f"the first {kind} share rises less with {bars}"
             claims.append(shrink_claim("Shrink the longest, Figure 1", text, "share", values, "down", own))
     return claims
-
-
 
 # %% ../nbs/54_other_claims.ipynb #26e36bc1
 def shrink_figure2(
@@ -202,8 +192,6 @@ isolayer_table3_cells = {
     ("mrpc", "RoBERTa-large"): ("90.68 0.9 0.86 0.90 0.91 90.93 0.2 0.73 0.96 0.98",
         "91.42 0.8 0.18 0.36 0.43 91.17 0.3 0.61 0.96 0.98")}
 
-
-
 # %% ../nbs/54_other_claims.ipynb #0b15ccb6
 def isolayer_paper2(
 ):  # pandas DataFrame, (task, model, "score" or "IsoScore") in rows: fine-tuned, with layer, printed rise
@@ -214,7 +202,7 @@ def isolayer_paper2(
     table = pd.DataFrame(cells, pd.MultiIndex.from_product(columns)).T
     return table.stack([0, 1], future_stack=True)[columns[2]]
 
-
+# %% ../nbs/54_other_claims.ipynb #5cdad1f3
 def isolayer_paper3(
 ):  # pandas DataFrame, (task, model, "without" or "with") in rows, (method, quantity) in columns
     "The paper's Table 3 as numbers."
@@ -223,8 +211,6 @@ def isolayer_paper3(
     rows = {(*key, state): map(float, row.split()) for key, pair in isolayer_table3_cells.items()
             for state, row in zip(("without", "with"), pair)}
     return pd.DataFrame([list(row) for row in rows.values()], pd.MultiIndex.from_tuples(rows), columns)
-
-
 
 # %% ../nbs/54_other_claims.ipynb #6a47378a
 def isolayer_gain(
@@ -299,8 +285,6 @@ def isolayer_table2(
             *(isolayer_claim(ends, "IsoLayer, Table 2", text, (stage, base), value, whose=own)
               for text, stage, base, value in added)]
 
-
-
 # %% ../nbs/54_other_claims.ipynb #33028689
 def isolayer_table3(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
@@ -323,8 +307,6 @@ def isolayer_table3(
                            source="mean of two models"),
             isolayer_claim(ends, beyond, "IsoBN has a lower EV1 than a plain run", plain, "EV1", "down", own,
                            effect=float(bn.EV1), source="mean of two models")]
-
-
 
 # %% ../nbs/54_other_claims.ipynb #43a4b85b
 def isolayer_figure2(

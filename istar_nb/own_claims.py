@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['method_grids', 'targets', 'bars_names', 'method_targets', 'method_runs', 'method_name', 'method_baseline',
-           'method_pairs', 'every_method', 'without_shrinkage', 'pretrained_ends', 'fine_tuned', 'scratch_pairs',
+           'method_pairs', 'without_shrinkage', 'every_method', 'pretrained_ends', 'fine_tuned', 'scratch_pairs',
            'from_scratch']
 
 # %% ../nbs/55_own_claims.ipynb #2034dfdc
@@ -38,8 +38,6 @@ def method_runs(
     return runs.assign(place=place, what=[method_name(r) for _, r in runs.iterrows()],
                        baseline=[method_baseline(r) for _, r in runs.iterrows()])
 
-
-
 # %% ../nbs/55_own_claims.ipynb #e766e432
 def method_name(run)->str:
     "What a run is called; a plain run is named after its settings."
@@ -66,7 +64,23 @@ def method_pairs(
     base = part[part.what == what].baseline.iloc[0]
     return pairs_of(part[part.what.isin([what, base])], dict(what=base), treatment=("what",), value=value)
 
-
+# %% ../nbs/55_own_claims.ipynb #936db9b4
+def without_shrinkage(
+    runs,  # pandas DataFrame from `method_runs`
+)->list[Claim]:
+    "The unbiased score as the penalty, compared with I-STAR at ζ = 0.2 and the same λ."
+    twins, claims = runs[runs.method.isin(["istar", "istar-unbiased"])], []
+    twins = twins[twins.lam.isin(twins.lam[twins.method == "istar-unbiased"])]
+    compared = (("isoscore", "moves IsoScore further than", "geometry"), ("score", "scores above", "score"))
+    for value, text, kind in compared:
+        pairs = pairs_of(twins, dict(method="istar"), by=("place", "lam"), treatment=("method",), value=value)
+        for (place, lam), rows in pairs.groupby(["place", "lam"]):
+            unit = "IsoScore" if kind == "geometry" else "Matthews" if place.endswith("cola") else "accuracy"
+            claimed = "down" if value == "isoscore" and lam < 0 else "up"
+            name = f"the unbiased score as penalty {text} I-STAR with ζ = 0.2, λ = {signed(lam)}, {place}"
+            claims.append(Claim(name, own, "I-STAR without shrinkage", "every_method", name, kind, unit,
+                                paired_estimate(rows.difference.dropna().tolist()), claimed))
+    return claims
 
 # %% ../nbs/55_own_claims.ipynb #557fefb5
 def every_method(
@@ -86,26 +100,6 @@ def every_method(
                             targets[column].partition(" of ")[0], found, "up" if sign > 0 else "down"))
     return claims + without_shrinkage(runs)
 
-
-
-# %% ../nbs/55_own_claims.ipynb #936db9b4
-def without_shrinkage(
-    runs,  # pandas DataFrame from `method_runs`
-)->list[Claim]:
-    "The unbiased score as the penalty, compared with I-STAR at ζ = 0.2 and the same λ."
-    twins, claims = runs[runs.method.isin(["istar", "istar-unbiased"])], []
-    twins = twins[twins.lam.isin(twins.lam[twins.method == "istar-unbiased"])]
-    compared = (("isoscore", "moves IsoScore further than", "geometry"), ("score", "scores above", "score"))
-    for value, text, kind in compared:
-        pairs = pairs_of(twins, dict(method="istar"), by=("place", "lam"), treatment=("method",), value=value)
-        for (place, lam), rows in pairs.groupby(["place", "lam"]):
-            unit = "IsoScore" if kind == "geometry" else "Matthews" if place.endswith("cola") else "accuracy"
-            claimed = "down" if value == "isoscore" and lam < 0 else "up"
-            name = f"the unbiased score as penalty {text} I-STAR with ζ = 0.2, λ = {signed(lam)}, {place}"
-            claims.append(Claim(name, own, "I-STAR without shrinkage", "every_method", name, kind, unit,
-                                paired_estimate(rows.difference.dropna().tolist()), claimed))
-    return claims
-
 # %% ../nbs/55_own_claims.ipynb #65271f15
 def pretrained_ends(
     evidence:Evidence,  # the records
@@ -124,8 +118,6 @@ def fine_tuned(
     made = {f"scratch:{c.id}": c for c in grid(*evidence.specs("pretrain"), PretrainConfig)}
     runs = evidence.runs("pretrained-downstream")
     return runs.assign(lam=[made[m].lam for m in runs.model], pretrained=[made[m].seed for m in runs.model])
-
-
 
 # %% ../nbs/55_own_claims.ipynb #bb967e40
 def scratch_pairs(

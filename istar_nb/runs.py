@@ -119,7 +119,7 @@ class _Rows(Described):
         if self.task not in ("stdlib-docs", own_name(self.train)):
             raise ValueError(f"`task` is {self.task!r} and `train` {self.train!r}: give one of them")
 
-
+# %% ../nbs/22_runs.ipynb #77b5e632
 def task_of(config:_Rows)->str|Task:
     "The name of a run's task, or the task of the reader's own rows."
     if config.train is None: return config.task

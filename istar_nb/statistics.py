@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['check_columns', 'check_single', 'sides', 'paired_differences', 'Interval', 'finite_values', 'check_confidence',
            'student_interval', 'bootstrap_interval', 'crossed_interval', 'SignFlip', 'sign_flip_test', 'check_pairs',
-           'power', 'detectable_effect', 'holm', 'RankCorrelation', 'rank_correlation', 'spearman', 'summarise',
-           'spread', 'compare']
+           'power', 'detectable_effect', 'holm', 'spearman', 'spread', 'compare', 'summarise']
 
 # %% ../nbs/30_statistics.ipynb #5e503b11
 from collections.abc import Callable, Sequence
@@ -90,11 +89,13 @@ class Interval(NamedTuple):
 def finite_values(values, least:int, name:str="values")->np.ndarray: # (n,) float64
     "Values as an array, or an error if they are too few or not finite."
     x = np.asarray(values, dtype=np.float64)
-    if x.ndim != 1 or len(x) < least: raise ValueError(f"`{name}` must be a list of at least {least} numbers, not of shape {x.shape}")
-    if not np.isfinite(x).all(): raise ValueError(f"`{name}` has {(~np.isfinite(x)).sum()} values that are not finite: drop them, and say so")
+    if x.ndim != 1 or len(x) < least:
+        raise ValueError(f"`{name}` must be a list of at least {least} numbers, not of shape {x.shape}")
+    if not np.isfinite(x).all():
+        raise ValueError(f"`{name}` has {(~np.isfinite(x)).sum()} values that are not finite: drop them, and say so")
     return x
 
-
+# %% ../nbs/30_statistics.ipynb #b453ff17
 def check_confidence(confidence:float)->None:
     if not 0 < confidence < 1: raise ValueError(f"`confidence` must lie in (0, 1), not {confidence}")
 
@@ -110,7 +111,7 @@ def student_interval(
     half = stats.t.ppf((1 + confidence)/2, len(x)-1)*x.std(ddof=1)/len(x)**0.5
     return Interval(float(x.mean() - half), float(x.mean() + half))
 
-
+# %% ../nbs/30_statistics.ipynb #806fa631
 def bootstrap_interval(
     values:Sequence[float],     # (n,) one difference a seed, n ≥ 2
     confidence:float=0.95,      # in (0, 1)
@@ -124,7 +125,8 @@ def bootstrap_interval(
     if method not in ("bca", "percentile"): raise ValueError(f"`method` must be 'bca' or 'percentile', not {method!r}")
     x = finite_values(values, 2)
     if np.ptp(x) == 0: return Interval(float(x[0]), float(x[0]))
-    found = stats.bootstrap((x,), np.mean, confidence_level=confidence, n_resamples=resamples, method=method.replace("bca", "BCa"), rng=np.random.default_rng(seed))
+    found = stats.bootstrap((x,), np.mean, confidence_level=confidence, n_resamples=resamples,
+                            method=method.replace("bca", "BCa"), rng=np.random.default_rng(seed))
     return Interval(*map(float, found.confidence_interval))
 
 # %% ../nbs/30_statistics.ipynb #c88da37f
@@ -229,46 +231,41 @@ def holm(
     return corrected
 
 # %% ../nbs/30_statistics.ipynb #c0a7ac93
-class RankCorrelation(NamedTuple):
-    "Spearman's correlation with an interval."
-    rho:float      # in [-1, 1]; NaN where a column is constant, and then low and high are too
-    low:float      # lower end
-    high:float     # upper end
-    runs:int       # points
-    clusters:int   # seeds that were drawn again
-    dropped:int    # rows without both values
-
-
-def rank_correlation(
-    frame,                  # pandas DataFrame, one row a run
-    x:str="isoscore",       # column
-    y:str="score",          # column
-    cluster:str="seed",     # column whose values are drawn again together
-    confidence:float=0.95,  # in (0, 1)
-    resamples:int=1999,     # draws
-    seed:int=0,             # of the draws
-)->RankCorrelation:
-    "Spearman's rank correlation, with a percentile interval that draws seeds again."
-    check_confidence(confidence)
-    check_columns(frame, [x, y, cluster])
-    kept = frame[np.isfinite(frame[[x, y]].astype(float)).all(axis=1)]
-    groups = [g.to_numpy(float) for _, g in kept.groupby(cluster)[[x, y]]]
-    if len(kept) < 3 or len(groups) < 2: raise ValueError(f"`frame` has {len(kept)} runs with {x} and {y} in {len(groups)} values of {cluster}, and at least 3 in 2 are needed")
-    def rho(parts): return spearman(*np.concatenate(parts).T)
-    generator = np.random.default_rng(seed)
-    draws = (generator.integers(len(groups), size=len(groups)) for _ in range(resamples))
-    drawn = np.array([rho([groups[i] for i in draw]) for draw in draws])
-    defined = drawn[np.isfinite(drawn)]
-    low, high = np.quantile(defined, [(1-confidence)/2, (1+confidence)/2]) if len(defined) else (np.nan, np.nan)
-    return RankCorrelation(rho(groups), float(low), float(high), len(kept), len(groups), len(frame)-len(kept))
-
-
-def spearman(x:np.ndarray, y:np.ndarray)->float: # in [-1, 1]; NaN for a constant
+def spearman(
+    x:np.ndarray, # (n,)
+    y:np.ndarray, # (n,)
+)->float:         # in [-1, 1]; NaN for a constant
     "Correlation of ranks, ties at their mean rank."
     from scipy.stats import rankdata
     a, b = (r - r.mean() for r in (rankdata(x), rankdata(y)))
     scale = (a@a*(b@b))**0.5
     return float(np.clip(a@b/scale, -1, 1)) if scale > 0 else float("nan")
+
+# %% ../nbs/30_statistics.ipynb #6b96f35d
+def spread(
+    pairs,   # pandas DataFrame with run, baseline and difference of each pair
+)->float:    # NaN for fewer than two pairs, 0 where differences differ by rounding alone
+    "Standard deviation of the differences."
+    if len(pairs) < 2: return float("nan")
+    largest = np.abs(pairs[["run", "baseline"]].to_numpy()).max()
+    sd = pairs.difference.to_numpy().std(ddof=1)
+    return float(sd) if sd > 4*np.finfo(float).eps*largest else 0.
+
+# %% ../nbs/30_statistics.ipynb #1734fd2b
+def compare(pairs, confidence:float=0.95, resamples:int=9999)->dict:
+    "One row of `summarise`."
+    good = pairs[pairs.problem == ""]
+    d, nothing = good.difference.to_numpy(), Interval(float("nan"), float("nan"))
+    enough, sd = len(d) >= 2, spread(good)
+    student = student_interval(d, confidence) if enough else nothing
+    bootstrap = bootstrap_interval(d, confidence, resamples=resamples) if enough else nothing
+    problems = pairs.problem[pairs.problem != ""].value_counts().sort_index()
+    lacking = ", ".join(f"{count}x {problem}" for problem, count in problems.items())
+    return dict(pairs=len(d), lacking=lacking, **good[["baseline", "run", "difference"]].mean(), sd=sd,
+                low=student.low, high=student.high, boot_low=bootstrap.low, boot_high=bootstrap.high,
+                effect_sd=good.difference.mean()/sd if enough and sd > 0 else float("nan"),
+                p=sign_flip_test(d).p if len(d) else float("nan"),
+                detectable=detectable_effect(sd, len(d)) if enough else float("nan"))
 
 # %% ../nbs/30_statistics.ipynb #d0d5c08b
 def summarise(
@@ -282,29 +279,7 @@ def summarise(
     by = list(by)
     check_columns(pairs, [*by, "run", "baseline", "difference", "problem"])
     if pairs.empty: raise ValueError("`pairs` has no rows: nothing was compared")
-    rows = [dict(zip(by, key), **compare(group, confidence, resamples)) for key, group in pairs.groupby(by, dropna=False)]
-    table = pd.DataFrame(rows)
+    table = pd.DataFrame([dict(zip(by, key), **compare(group, confidence, resamples))
+                          for key, group in pairs.groupby(by, dropna=False)])
     table.insert(table.columns.get_loc("p")+1, "p_holm", holm(table["p"].astype(float)))
     return table
-
-
-def spread(
-    pairs,   # pandas DataFrame with run, baseline and difference of each pair
-)->float:    # NaN for fewer than two pairs, 0 where differences differ by rounding alone
-    "Standard deviation of the differences."
-    if len(pairs) < 2: return float("nan")
-    largest = np.abs(pairs[["run", "baseline"]].to_numpy()).max()
-    sd = pairs.difference.to_numpy().std(ddof=1)
-    return float(sd) if sd > 4*np.finfo(float).eps*largest else 0.
-
-
-def compare(pairs, confidence:float=0.95, resamples:int=9999)->dict:
-    "One row of `summarise`."
-    good = pairs[pairs.problem == ""]
-    d, nothing = good.difference.to_numpy(), Interval(float("nan"), float("nan"))
-    enough, sd = len(d) >= 2, spread(good)
-    student, bootstrap = (student_interval(d, confidence), bootstrap_interval(d, confidence, resamples=resamples)) if enough else (nothing, nothing)
-    lacking = ", ".join(f"{count}x {problem}" for problem, count in pairs.problem[pairs.problem != ""].value_counts().sort_index().items())
-    return dict(pairs=len(d), lacking=lacking, baseline=good.baseline.mean(), run=good.run.mean(), difference=good.difference.mean(), sd=sd, low=student.low, high=student.high,
-                boot_low=bootstrap.low, boot_high=bootstrap.high, effect_sd=good.difference.mean()/sd if enough and sd > 0 else float("nan"),
-                p=sign_flip_test(d).p if len(d) else float("nan"), detectable=detectable_effect(sd, len(d)) if enough else float("nan"))

@@ -60,7 +60,7 @@ def _correlation(name):
         return getattr(stats, name)(predictions, references).statistic
     return score
 
-
+# %% ../nbs/21_task_scores.ipynb #c703f0f6
 def _sklearn(name, **kwargs):
     "The scikit-learn metric `name`."
     def score(predictions, references):
@@ -82,7 +82,7 @@ def _span_scores(answers, rows):
     scores = squad(predictions, [dict(id=row["id"], answers=row["answers"]) for row in rows])
     return {name: round(float(score) / 100, 6) for name, score in scores.items()}
 
-
+# %% ../nbs/21_task_scores.ipynb #166ad33d
 def _outputs(task, predictions, references):
     "Predicted and true labels or values, checked."
     outputs, truth = _numpy(predictions), _numpy(references)

@@ -182,7 +182,7 @@ def _read_lines(path):
         try: return [json.loads(line) for line in lines if line.strip()]
         except (ValueError, EOFError, OSError) as error: raise ValueError(f"{path} is not gzip'd JSON Lines: {error}") from error
 
-
+# %% ../nbs/20_tasks.ipynb #9ab475e2
 def _from_folder(task, folder):
     "Both splits from the files of a data folder."
     train, validation = (_read_lines(local_path(folder)/task.path/f"{split}.jsonl.gz") for split in ("train", "validation"))
@@ -223,7 +223,7 @@ def _said(kind:str, label:str, names:tuple[str,...])->str:
     some = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
     return f"{kind} of {label!r}" + (f" ({some})" if names else "")
 
-
+# %% ../nbs/20_tasks.ipynb #5c8f2775
 def _own_task(name:str, train:list[dict], validation:list[dict]|None, texts:tuple[str,...], label:str, hold_out:float, seed:int)->Task:
     "A task of checked rows."
     kind, held = label_kind([row["label"] for row in [*train, *(validation or [])]]), ""
@@ -248,7 +248,7 @@ def own_name(
     if not name or name in TASKS: raise ValueError(f"`train` {str(path)!r} would make a task called {name!r}: rename the file")
     return name
 
-
+# %% ../nbs/20_tasks.ipynb #57063b61
 def _stamps(path:Path)->tuple: # changes when a file does
     "Sizes and times of a file, or of all files in a folder."
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
@@ -261,7 +261,7 @@ def _split_of(path:Path, *wanted:str)->list[dict]|None:
     if len(splits) == 1 and "train" in wanted + tuple(splits): return next(iter(splits.values()))
     return next((splits[name] for name in wanted if name in splits), None)
 
-
+# %% ../nbs/20_tasks.ipynb #ffd6345e
 @lru_cache(8)
 def _read_task(train:Path, validation:Path|None, texts:tuple[str,...], label:str, stamps:tuple)->Task:
     "The task of a file or two, which have these sizes and times."
