@@ -220,7 +220,8 @@ function exploreMaths() {
   }
 
   return {total, squares, participationRatio, scoreOfRatio, spectrumNumbers, uniforms, normals, centred, sums,
-          unbiasedRatio, scoresWithoutEach, jackknife, powerSpectrum, referenceSpectrum, batchScores, drawBatch, spread, eigenvalues}
+          unbiasedRatio, scoresWithoutEach, jackknife, powerSpectrum, referenceSpectrum, batchScores, drawBatch, spread,
+          eigenvalues}
 }
 
 explore.maths = exploreMaths()

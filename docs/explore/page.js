@@ -21,7 +21,8 @@ explore.svg = function (tag, attributes = {}, ...children) {
 // ---- controls
 
 explore.slider = function (id, control) {
-  const {low: min, high: max, step, value} = control, input = explore.element("input", {type: "range", id, min, max, step, value})
+  const {low: min, high: max, step, value} = control,
+    input = explore.element("input", {type: "range", id, min, max, step, value})
   const shown = explore.element("output", {for: id, class: "value"})
   const show = () => { shown.textContent = String(input.value).replace("-", "−") }
   input.addEventListener("input", show)

@@ -8,7 +8,8 @@ explore.runs = (function () {
   // The runs of a method, of a seed or all, and their plain runs, with the differences from these.
   function runPoints(runs, {data, method, layer, seed}) {
     const k = layerNumber(layer), isotropy = i => k < 0 ? runs.isoscore[i] : runs.layers[i][k]
-    const mine = [...runs.data.keys()].filter(i => runs.data[i] === data && ["all", String(runs.seed[i])].includes(seed) &&
+    const mine = [...runs.data.keys()].filter(i => runs.data[i] === data &&
+      ["all", String(runs.seed[i])].includes(seed) &&
                                                    ["all", runs.settings[runs.setting[i]].method].includes(method))
     const shown = new Set([...mine, ...mine.map(i => runs.plain[i])].filter(i => i >= 0))
     return [...shown].sort((a, b) => a - b).map(i => {
@@ -19,12 +20,15 @@ explore.runs = (function () {
     })
   }
 
-  // One row a setting: how many runs, mean isotropy, mean score, number of pairs, and mean and spread of the paired difference.
+  // One row a setting: how many runs, mean isotropy, mean score, number of pairs, and mean and spread of the paired
+  // difference.
   function runTable(points) {
     const mean = values => values.length ? total(values)/values.length : null
     return [...new Set(points.map(point => point.setting))].sort((a, b) => a - b).map(setting => {
-      const mine = points.filter(point => point.setting === setting), gains = mine.map(point => point.dy).filter(gain => gain !== null)
-      return [setting, mine.length, mean(mine.map(point => point.x)), mean(mine.map(point => point.y)), gains.length, mean(gains),
+      const mine = points.filter(point => point.setting === setting),
+        gains = mine.map(point => point.dy).filter(gain => gain !== null)
+      return [setting, mine.length, mean(mine.map(point => point.x)), mean(mine.map(point => point.y)), gains.length,
+        mean(gains),
               gains.length > 1 ? explore.maths.spread(gains, 0).sd : null]
     })
   }
@@ -33,7 +37,8 @@ explore.runs = (function () {
 })()
 
 {
-  const {svg: make, number, data: {runs}} = explore, [figure] = document.querySelectorAll("#runs svg"), table = document.querySelector("#runs tbody")
+  const {svg: make, number, data: {runs}} = explore, [figure] = document.querySelectorAll("#runs svg"),
+    table = document.querySelector("#runs tbody")
 
   const around = (values, room) => {
     const low = Math.min(...values), high = Math.max(...values), margin = Math.max((high - low)*room, 1e-3)
@@ -42,13 +47,19 @@ explore.runs = (function () {
 
   function draw(points, rows, {show, method}, metric) {
     const differences = show === "differences"
-    const x = differences ? "dx" : "x", y = differences ? "dy" : "y", shown = points.filter(point => point[x] !== null), zero = differences ? [0] : []
+    const x = differences ? "dx" : "x", y = differences ? "dy" : "y", shown = points.filter(point => point[x] !== null),
+      zero = differences ? [0] : []
     if (!shown.length) throw new Error("None of these runs has a plain run of the same seed.")
-    const axes = explore.axes(figure, {x: around(shown.map(point => point[x]).concat(zero), 0.08), y: around(shown.map(point => point[y]).concat(zero), 0.12),
-      xlabel: differences ? "difference in IsoScore ι" : "IsoScore ι", ylabel: differences ? `difference in ${metric}` : metric})
-    if (differences) figure.append(make("line", {class: "zero", x1: axes.left, x2: axes.right, y1: axes.y(0), y2: axes.y(0)}),
-                                   make("line", {class: "zero", x1: axes.x(0), x2: axes.x(0), y1: axes.top, y2: axes.bottom}))
-    else if (method !== "all") for (const point of shown) if (point.dx !== null) figure.append(make("line", {class: "pair", stroke: runs.settings[point.setting].color,
+    const axes = explore.axes(figure, {x: around(shown.map(point => point[x]).concat(zero), 0.08),
+      y: around(shown.map(point => point[y]).concat(zero), 0.12),
+      xlabel: differences ? "difference in IsoScore ι" : "IsoScore ι",
+      ylabel: differences ? `difference in ${metric}` : metric})
+    if (differences) figure.append(make("line", {class: "zero", x1: axes.left, x2: axes.right, y1: axes.y(0),
+      y2: axes.y(0)}),
+                                   make("line", {class: "zero", x1: axes.x(0), x2: axes.x(0), y1: axes.top,
+                                     y2: axes.bottom}))
+    else if (method !== "all") for (const point of shown) if (point.dx !== null) figure.append(make("line",
+      {class: "pair", stroke: runs.settings[point.setting].color,
       x1: axes.x(point.x - point.dx), y1: axes.y(point.y - point.dy), x2: axes.x(point.x), y2: axes.y(point.y)}))
     for (const point of shown) {
       const {label, color} = runs.settings[point.setting]
@@ -56,7 +67,8 @@ explore.runs = (function () {
         make("title", {}, `${label}, seed ${point.seed}: ι ${number(point[x], 4)}, ${metric} ${number(point[y], 4)}`)))
     }
     for (const [setting] of rows) {
-      const mine = shown.filter(point => point.setting === setting), middle = key => explore.maths.total(mine.map(point => point[key]))/mine.length
+      const mine = shown.filter(point => point.setting === setting),
+        middle = key => explore.maths.total(mine.map(point => point[key]))/mine.length
       if (mine.length > 1) figure.append(make("path", {class: "cross", stroke: runs.settings[setting].color,
         d: `M${axes.x(middle(x)) - 7} ${axes.y(middle(y))}h14M${axes.x(middle(x))} ${axes.y(middle(y)) - 7}v14`}))
     }
@@ -64,9 +76,12 @@ explore.runs = (function () {
 
   function report(rows) {
     table.replaceChildren(...rows.map(([setting, count, isoscore, score, pairs, gain, sd]) => {
-      const {label, color} = runs.settings[setting], mark = explore.element("span", {class: "mark", style: `background: ${color}`})
-      const change = pairs ? `${gain < 0 ? "" : "+"}${number(gain, 4)}${sd === null ? "" : ` (sd ${number(sd, 4)})`}` : "–"
-      return explore.element("tr", {}, explore.element("th", {scope: "row"}, mark, label), ...[count, number(isoscore, 4), number(score, 4), change].map(text => explore.element("td", {}, String(text))))
+      const {label, color} = runs.settings[setting],
+        mark = explore.element("span", {class: "mark", style: `background: ${color}`})
+      const change = pairs ? `${gain < 0 ? "" : "+"}${number(gain, 4)}${sd === null ? "" : ` (sd ${number(sd, 4)})`}` :
+        "–"
+      return explore.element("tr", {}, explore.element("th", {scope: "row"}, mark, label),
+        ...[count, number(isoscore, 4), number(score, 4), change].map(text => explore.element("td", {}, String(text))))
     }))
   }
 
@@ -76,6 +91,7 @@ explore.runs = (function () {
     const metric = runs.metric[runs.data.indexOf(values.data)], pairs = explore.maths.total(rows.map(row => row[4]))
     report(rows)
     draw(points, rows, values, metric)
-    return `${points.length} runs in ${rows.length} settings; ${pairs} of them have a plain run of the same seed. Score: ${metric}.`
+    return `${points.length} runs in ${rows.length} settings; ${pairs} of them have a plain run of the same seed. ` +
+          `Score: ${metric}.`
   }).redraw()
 }

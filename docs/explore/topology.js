@@ -1,4 +1,5 @@
-// Barcodes as istar_nb.topology computes them: minimum spanning tree, selection of bars, persistent entropy, its gradient.
+// Barcodes as istar_nb.topology computes them: minimum spanning tree, selection of bars, persistent entropy, its
+// gradient.
 explore.topology = (function () {
   const {total, uniforms, normals} = explore.maths
 
@@ -19,7 +20,8 @@ explore.topology = (function () {
     outside.delete(0)
     while (outside.size) {
       let next = -1
-      for (const i of outside) if (next < 0 || distance(x[i], x[nearest[i]]) < distance(x[next], x[nearest[next]])) next = i
+      for (const i of outside)
+        if (next < 0 || distance(x[i], x[nearest[i]]) < distance(x[next], x[nearest[next]])) next = i
       edges.push([nearest[next], next])
       outside.delete(next)
       for (const i of outside) if (distance(x[i], x[next]) < distance(x[i], x[nearest[i]])) nearest[i] = next
