@@ -1,4 +1,5 @@
-"Start and How-to stay short, and what How-to says of adding a method is true; the notebooks themselves run as every other."
+"Start and How-to stay short, and what is said of adding a method, a task or a measure is true; the notebooks themselves run as every other."
+import gzip
 import json
 import os
 import re
@@ -21,22 +22,67 @@ def test_a_page_is_short(path):
     assert 100 < len(re.sub(r"```.*?```", "", "\n".join(cells(path, "markdown")), flags=re.S).split()) <= 1500
 
 
+def copied(folder):
+    "A copy of the package, which may be changed."
+    return Path(shutil.copytree(ROOT/"istar_nb", folder/"istar_nb", ignore=shutil.ignore_patterns("__pycache__")))
+
+
+def put_before(module, line, text):
+    "Put text before a line of a module that begins like this."
+    content = module.read_text(encoding="utf-8")
+    assert content.count(f"\n{line}") == 1, line
+    module.write_text(content.replace(f"\n{line}", f"\n{text.rstrip()}\n{line}"), encoding="utf-8")
+
+
+def istar(folder, words):
+    "What `istar` of the package in a folder prints."
+    run = subprocess.run([sys.executable, "-c", "import sys; from istar_nb.cli import main; sys.exit(main())", *words], cwd=folder,
+                         env=os.environ | dict(PYTHONPATH=str(folder)), capture_output=True, text=True)
+    assert not run.returncode, run.stdout + run.stderr
+    return run.stdout
+
+
+def printed():
+    "The blocks of Python that CONTRIBUTING prints: a task; a measure, its value and its name."
+    return re.findall(r"```python\n(.*?)```", (ROOT/"CONTRIBUTING.md").read_text(encoding="utf-8"), re.S)
+
+
+def test_a_task_is_a_row(tmp_path):
+    put_before(copied(tmp_path)/"tasks.py", '    Task("stdlib-docs"', printed()[0])
+    for split in ("train", "validation"):
+        path = tmp_path/"data"/"imdb"/f"{split}.jsonl.gz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress("".join(json.dumps(dict(text=f"A film of {i} hours.", label=i % 2)) + "\n" for i in range(32)).encode()))
+    assert "Maas et al. 2011" in istar(tmp_path, ["tasks"])
+    istar(tmp_path, "train --task imdb --model tiny-bert --epochs 1 --root records --data-dir data --no-progress".split())
+    record, = (json.loads(path.read_text(encoding="utf-8")) for path in (tmp_path/"records").glob("*.json"))
+    assert (record["config"]["task"], record["metric"], record["status"]) == ("imdb", "accuracy", "done")
+
+
+def test_a_measure_is_a_function_a_value_and_a_name(tmp_path):
+    package, (_, function, value, name) = copied(tmp_path), printed()
+    with (package/"measures.py").open("a", encoding="utf-8") as file: file.write(f"\n\n{function}")
+    put_before(package/"streaming.py", "from .measures import", "from .measures import stable_rank_of")
+    put_before(package/"streaming.py", "                  sv_anisotropy_raw=", value)
+    put_before(package/"figures.py", '    "two_nn": ', name)
+    istar(tmp_path, "measure --model tiny-bert --task stdlib-docs --limit 100 --out report --no-progress".split())
+    values = json.loads((tmp_path/"report"/"isotropy.json").read_text(encoding="utf-8"))["measures"]["tiny-bert"]["2"]
+    assert abs(values["stable_rank"]*values["sv_anisotropy_centred"] - 1) < 1e-5 and values["stable_rank_se"] > 0
+    assert "stable rank" in (tmp_path/"report"/"isotropy.html").read_text(encoding="utf-8")
+
+
 def test_a_method_is_a_class_a_factory_and_a_row(tmp_path):
     "As the page prints them, put into a copy of the package."
     page = ROOT/"nbs"/"howto"/"5_method.ipynb"
     defined = next(cell for cell in cells(page, "code") if cell.startswith("class VarianceShare")).replace("inb.Regularizer", "Regularizer")
     factory, row = re.findall(r"```python\n(.*?)```", "\n".join(cells(page, "markdown")), re.S)
-    package = tmp_path/"istar_nb"
-    shutil.copytree(ROOT/"istar_nb", package, ignore=shutil.ignore_patterns("__pycache__"))
-    methods, head = (package/"methods.py").read_text(encoding="utf-8"), "METHODS = {\n"
-    assert methods.count(head) == 1
-    (package/"methods.py").write_text(methods.replace(head, f"{factory}\n\n{head}{row}"), encoding="utf-8")
+    package = copied(tmp_path)
+    put_before(package/"methods.py", "METHODS = {", f"{factory}\n")
+    put_before(package/"methods.py", '    "none": Method(', row)
     with (package/"regularizers.py").open("a", encoding="utf-8") as file: file.write(f"\n\n{defined}\n")
 
     command = next(re.findall(r"istar (train .*--method variance.*)", cell) for cell in cells(page, "markdown") if "--method variance" in cell)[0]
     words = command.replace("minilm", "tiny-bert").split() + "--limit 64 --epochs 1 --max-length 16 --root records --no-progress".split()
-    run = subprocess.run([sys.executable, "-c", "import sys; from istar_nb.cli import main; sys.exit(main())", *words], cwd=tmp_path,
-                         env=os.environ | dict(PYTHONPATH=str(tmp_path)), capture_output=True, text=True)
-    assert not run.returncode, run.stdout + run.stderr
+    istar(tmp_path, words)
     record, = (json.loads(path.read_text(encoding="utf-8")) for path in (tmp_path/"records").glob("*.json"))
     assert (record["config"]["method"], record["config"]["lam"], record["status"]) == ("variance", 0.1, "done")
