@@ -33,12 +33,13 @@ def _istar(c, kind:str):
     from istar_nb.regularizers import IStar
     return IStar(c.zeta, layers=c.layers, scope=c.scope, tokens=c.tokens, per_layer=c.per_layer,
                  reference_points=c.reference_points, target=c.target,
-                 average=c.average if c.refresh == "average" else None)
+                 average=c.average if c.refresh == "average" else None, precision=c.penalty_precision)
 
 # %% ../nbs/21_methods.ipynb #9b4a97d6
 def _unbiased(c, kind:str):
     from istar_nb.regularizers import UnbiasedIStar
-    return UnbiasedIStar(layers=c.layers, scope=c.scope, tokens=c.tokens, per_layer=c.per_layer, target=c.target)
+    return UnbiasedIStar(layers=c.layers, scope=c.scope, tokens=c.tokens, per_layer=c.per_layer, target=c.target,
+                         precision=c.penalty_precision)
 
 # %% ../nbs/21_methods.ipynb #8b68f496
 def _simple(name:str, *options:str)->Callable:
@@ -76,7 +77,7 @@ def _reparametrise(c, model, batches):
 okabe_ito = dict(black="#000000", orange="#E69F00", sky="#56B4E9", green="#009E73", yellow="#F0E442", blue="#0072B2",
                  vermillion="#D55E00", purple="#CC79A7")
 _points = ("tokens", "max_points")                  # options of penalties that see a cloud of points
-_score = (*_points, "target", "per_layer")          # and of those that score it
+_score = (*_points, "target", "per_layer", "penalty_precision")    # and of those that score it
 _reference = ("zeta", "refresh", "refresh_every", "average", "reference_points")
 _blue, _green = (okabe_ito["blue"], okabe_ito["vermillion"]), (okabe_ito["green"], okabe_ito["black"])
 

@@ -151,6 +151,7 @@ class _Penalty(_Strength):
     layers: tuple[int, ...] | None = None  # under the penalty, 0: embeddings; None: istar all others, the rest the last
     tokens: Literal["real", "cls", "all"] | None = None  # under the penalty; None: the method's; "all" counts padding
     per_layer: bool = False           # istar: average one score per layer instead of scoring the union of layers
+    penalty_precision: Literal["highest", "medium"] = "highest"  # istar: "medium" may round factors of its products
     scope: Literal["global", "local"] = "global"  # penalty of the batch of all processes, or of each its own
     max_points: int | None = None     # tokens of a batch that the penalty sees, drawn at random; None for all
     selection: Literal["atienza", "released", "none"] = "atienza"  # entropy: which bars count as features
