@@ -36,7 +36,7 @@ def check_positive(
 def check_place(
     option:str,  # such as "--out"
     folder:Path, # where files will be written; need not be there yet
-)->Path:         # the same
+)->Path:         # the folder, if it can be written
     "An error if nothing can be written in a folder; nothing stays there."
     nearest = next(p for p in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(p))
     try: tempfile.TemporaryFile(dir=nearest).close()

@@ -200,7 +200,7 @@ class _PenalizedLoss(_CountedLoss):
         return (loss, out) if return_outputs else loss
 
     @property
-    def strength(self)->float: # λ as it stands
+    def strength(self)->float: # the present λ
         return float(self.lam.lam if isinstance(self.lam, RelativeStrength) else self.lam)
 
     def update_strength(self, model:nn.Module, task:Tensor, penalty:Tensor)->None:

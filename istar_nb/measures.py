@@ -110,9 +110,9 @@ def spectrum(
 
 # %% ../nbs/03_measures.ipynb #dd104947
 def check_k(
-    k:int,    # what came
+    k:int,    # value to check
     x:Tensor, # (n, d) points
-)->int:       # the same
+)->int:       # the value, if valid
     "`k`, or an error if `x` has no `k`-th singular value."
     most = min(x.shape)
     if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= most:

@@ -92,7 +92,7 @@ class NormMoments(_FourthMoments):
 # %% ../nbs/14_transforms.ipynb #29339b27
 def checked(
     estimator:BaseEstimator, # whose input it is
-    X,                       # (n, d) what came: array, data frame or CPU tensor
+    X,                       # (n, d) points: array, data frame or CPU tensor
     reset:bool,              # True: learn the number of columns (at least 2) and their names; False: compare with them
     min_points:int=1,        # smallest n accepted
 )->np.ndarray:               # (n, d) float64 or float32
