@@ -5,6 +5,7 @@
 """
 import argparse
 import json
+import random
 import time
 from datetime import date
 from pathlib import Path
@@ -18,12 +19,12 @@ from istar_nb.records import environment
 
 
 def timed(jobs, repeats):
-    "Seconds of every job in every round, the jobs taking turns."
-    seconds = {name: [] for name in jobs}
+    "Seconds of every job in every round; their order is drawn anew, since each leaves the caches to the next."
+    seconds, order = {name: [] for name in jobs}, random.Random(0)
     for i in range(repeats+1):
-        for name, job in jobs.items():
+        for name in order.sample(list(jobs), len(jobs)):
             start = time.perf_counter()
-            job()
+            jobs[name]()
             if i: seconds[name].append(time.perf_counter()-start)    # the first round warms up
     return seconds
 
