@@ -31,7 +31,7 @@ def _shared_tensors(session)->dict[str,Tensor]:
     tensors = {f"model.{k}": v for k, v in session.bare.state_dict().items()}
     return _on_host(tensors | {f"optimizer.{i}.{k}": v for i, state in optimizer.items() for k, v in state.items()})
 
-
+# %% ../nbs/19_checkpoints.ipynb #34c7744a
 def _own_tensors(session)->dict[str,Tensor]:
     "What a process has for itself: its penalty's memory and its random states."
     parts = dict(penalty=session.penalty, strength=session.strength)
@@ -45,7 +45,7 @@ def _identity(session)->dict:
     "What a checkpoint and the run that goes on from it must have in common."
     return dict(id=session.config.id, data=session.data_sha256, model=session.model_sha256, world=session.world)
 
-
+# %% ../nbs/19_checkpoints.ipynb #e06e62fb
 def _plain_state(session)->dict:
     "Everything of a session that is no tensor."
     scaler, groups = session.accelerator.scaler, session.optimizer.state_dict()["param_groups"]
@@ -64,7 +64,7 @@ def _on_all(session, fine:bool)->bool:
     if session.world == 1: return fine
     return session.accelerator.reduce(torch.tensor(float(fine), device=session.device), "sum").item() == session.world
 
-
+# %% ../nbs/19_checkpoints.ipynb #168c4aaf
 def _write_shared(session, folder:Path)->None:
     "Write the part of a checkpoint that all processes have in common."
     shutil.rmtree(folder, ignore_errors=True)
@@ -103,7 +103,7 @@ def _read_checkpoint(session, path:Path)->tuple[dict,dict[str,Tensor],dict[str,T
     own = load_file(path/f"rank-{session.rank}.safetensors") if session.rank < state["world"] else {}
     return state, load_file(path/"session.safetensors"), own
 
-
+# %% ../nbs/19_checkpoints.ipynb #18d251a5
 def _newest_checkpoint(session, folder:Path)->tuple|None: # of `_read_checkpoint`
     "The newest checkpoint that every process can read."
     for path in reversed(checkpoints(folder)):
@@ -119,7 +119,7 @@ def _part_of(tensors:dict[str,Tensor], prefix:str)->dict[str,Tensor]:
     "The tensors of one part, by the names that it has for them."
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
-
+# %% ../nbs/19_checkpoints.ipynb #65aaba88
 def _restore_optimizer(session, tensors:dict[str,Tensor], groups:list[dict])->None:
     "Give the optimizer its moments and settings."
     optimizer, moments = session.optimizer.state_dict(), {}
@@ -130,7 +130,7 @@ def _restore_optimizer(session, tensors:dict[str,Tensor], groups:list[dict])->No
     groups = [{**group, **plain(saved)} for group, saved in zip(optimizer["param_groups"], groups)]
     session.optimizer.load_state_dict(dict(state=moments, param_groups=groups))
 
-
+# %% ../nbs/19_checkpoints.ipynb #21f4e14a
 def _restore(session, state:dict, tensors:dict[str,Tensor], own:dict[str,Tensor])->None:
     "Give a session what `_read_checkpoint` has found."
     session.bare.load_state_dict(_part_of(tensors, "model."))

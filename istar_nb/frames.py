@@ -20,23 +20,22 @@ import numpy as np
 
 # %% ../nbs/18_frames.ipynb #1c13d77a
 _formats = {".csv": ("csv", dict(sep=",")), ".tsv": ("csv", dict(sep="\t")), ".json": ("json", {}),
-            ".jsonl": ("json", {}),
-            ".parquet": ("parquet", {})}
+            ".jsonl": ("json", {}), ".parquet": ("parquet", {})}
 
 def file_format(path:Path)->str|None: # such as ".csv"; None for a file that is no table
     "The ending that says how a file is read; one of a compressed file is looked through."
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in (".gz", ".xz", ".bz2", ".zst")]
     return suffixes[-1] if suffixes and suffixes[-1] in _formats else None
 
-
+# %% ../nbs/18_frames.ipynb #b4e72867
 def _load(path:Path, cache:str)->Any: # a Dataset or a dict of them
     "What `datasets` makes of a file or folder."
     import datasets
     options = dict(cache_dir=cache, keep_in_memory=True)
     if path.is_dir():
-        saved = any((path/name).is_file() for name in ("dataset_dict.json", "state.json"))
-        return datasets.load_from_disk(str(path), keep_in_memory=True) if saved else datasets.load_dataset(str(path),
-                                                                                                           **options)
+        if any((path/name).is_file() for name in ("dataset_dict.json", "state.json")):
+            return datasets.load_from_disk(str(path), keep_in_memory=True)
+        return datasets.load_dataset(str(path), **options)
     name, more = _formats[file_format(path)]
     return datasets.load_dataset(name, data_files=str(path), **options, **more)
 
@@ -72,13 +71,13 @@ def read_splits(
         raise ValueError(f"{path} cannot be read as a table: {why[0]}") from e
 
 # %% ../nbs/18_frames.ipynb #c1344a0a
-most_classes = 20    # whole numbers with more different values are taken for measured values
-
 def _plain(value:Any)->Any: # None for a missing value
     "A cell as a plain Python value."
     value = value.item() if isinstance(value, np.generic) else value
     return None if value is None or isinstance(value, float) and math.isnan(value) else value
 
+# %% ../nbs/18_frames.ipynb #e7fdf89d
+most_classes = 20    # whole numbers with more different values are taken for measured values
 
 def label_kind(
     values:Sequence, # labels of all rows, none of them missing
@@ -91,7 +90,7 @@ def label_kind(
     whole = all(isinstance(value, Integral) or value.is_integer() for value in values)
     return "classification" if whole and len(set(values)) <= most_classes else "regression"
 
-
+# %% ../nbs/18_frames.ipynb #0a2ceee8
 def class_name(value:str|bool|Real)->str:
     "The name of a class: 1 and 1.0 are one."
     return str(int(value)) if isinstance(value, float) else str(value)
@@ -122,7 +121,7 @@ def _column(rows:list[dict], column:str, where:str)->list:
         raise ValueError(f"{where}: column {column!r} is empty in row {cells.index(None)} (counted from 0)")
     return cells
 
-
+# %% ../nbs/18_frames.ipynb #d2f7f6e5
 def own_rows(
     rows:list[dict],        # of a table
     texts:Sequence[str],    # one or two text columns
@@ -152,7 +151,7 @@ def class_names(
         raise ValueError(f"the validation rows have labels that no training row has: {', '.join(unknown)}")
     return names
 
-
+# %% ../nbs/18_frames.ipynb #16b717db
 def number_labels(
     rows:list[dict],       # from `own_rows`
     names:tuple[str,...],  # of the classes; empty for measured values

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['least_pairs', 'nan', 'words', 'Kind', 'own', 'Estimate', 'paired_estimate', 'sampled_estimate',
-           'correlation_estimate', 'mean_correlation', 'decide', 'seeds_needed', 'Claim', 'needed', 'what_it_takes',
-           'number', 'correct', 'probability', 'claim_cells', 'claims_table', 'plot_estimates', 'pairs_of',
+           'correlation_estimate', 'mean_correlation', 'decide', 'seeds_needed', 'number', 'Claim', 'needed',
+           'what_it_takes', 'correct', 'probability', 'claim_cells', 'claims_table', 'plot_estimates', 'pairs_of',
            'differences', 'comparison_table', 'best_elsewhere', 'conditions', 'rows_of', 'machine_of', 'listed',
            'strength_color']
 
@@ -50,8 +50,6 @@ def paired_estimate(
     if np.ptp(d) <= 1e-9*np.abs(d).max(): return Estimate(float(d[0]), nan, nan, nan, 0., len(d), tuple(d))
     return sampled_estimate(float(d.mean()), float(d.std(ddof=1)), len(d))._replace(values=tuple(d), unit="seeds")
 
-
-
 # %% ../nbs/50_verdicts.ipynb #a69d4289
 def sampled_estimate(
     mean:float,         # mean of the sample
@@ -78,8 +76,6 @@ def correlation_estimate(
     parts = [part for part in parts if part.shape[1] >= 4 and (np.ptp(part, axis=1) > 0).all()]
     if len(parts) < least_pairs: return Estimate(nan, nan, nan, nan, nan, len(parts), ranks=True)
     return mean_correlation([spearman(*part) for part in parts], [part.shape[1] for part in parts])
-
-
 
 # %% ../nbs/50_verdicts.ipynb #49768554
 def mean_correlation(
@@ -133,6 +129,13 @@ def seeds_needed(
         low, high = (low, middle) if power(effect, sd or 1e-300, middle) >= wanted else (middle, high)
     return high
 
+# %% ../nbs/50_verdicts.ipynb #85b1457a
+def number(
+    value:float,  # an effect, or NaN
+)->str:           # the effect with its sign; "" for NaN
+    "An effect as the tables show it."
+    return "" if math.isnan(value) else signed(value, "+.3g")
+
 # %% ../nbs/50_verdicts.ipynb #e71bf1c2
 Kind = Literal["score", "geometry", "estimator"]
 own = "beyond the papers"
@@ -178,7 +181,7 @@ def needed(
     effect = claim.effect if claim.effect is not None else claim.found.effect
     return seeds_needed(math.atanh(effect) if claim.found.ranks else effect, claim.found.sd)
 
-
+# %% ../nbs/50_verdicts.ipynb #1ae7cfd3
 def what_it_takes(
     claim:Claim, # of any kind
 )->str:          # "" for a claim that is decided
@@ -190,14 +193,7 @@ def what_it_takes(
     seeds = needed(claim)
     return f"{seeds} {claim.found.unit}" if seeds else "more than 10,000 seeds"
 
-# %% ../nbs/50_verdicts.ipynb #85b1457a
-def number(
-    value:float,  # an effect, or NaN
-)->str:           # the effect with its sign; "" for NaN
-    "An effect as the tables show it."
-    return "" if math.isnan(value) else signed(value, "+.3g")
-
-
+# %% ../nbs/50_verdicts.ipynb #155a54c0
 def correct(
     claims:Sequence[Claim], # of all families
 )->list[Claim]:             # in the same order, with `adjusted` filled in
@@ -217,7 +213,7 @@ def probability(
     "A p-value as the tables show it."
     return "" if math.isnan(p) else "< 0.0001" if p < 0.0001 else f"{p:.2g}"
 
-
+# %% ../nbs/50_verdicts.ipynb #276058d8
 def claim_cells(
     claim:Claim, # of any kind
 )->list[str]:    # one text for each column of `claims_table`
@@ -239,7 +235,7 @@ def claims_table(
     if linked: head, rows = ["page", *head], [[f"[{c.where}]({c.page}.ipynb)", *row] for c, row in zip(claims, rows)]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"]*len(head), *rows))
 
-
+# %% ../nbs/50_verdicts.ipynb #7313c54f
 def plot_estimates(
     shown:Mapping[str,Estimate],         # label -> what was measured, all in one unit
     colors:Mapping[str,str],             # label -> colour
@@ -275,8 +271,6 @@ def pairs_of(
     empty = pd.DataFrame(columns=[*by, *treatment, "seed", "run", "baseline", "difference", "problem"])
     return empty.astype(dict(difference=float, run=float, baseline=float))
 
-
-
 # %% ../nbs/50_verdicts.ipynb #3c517045
 def differences(
     pairs,      # pandas DataFrame from `pairs_of`
@@ -286,8 +280,6 @@ def differences(
     check_columns(pairs, list(options))
     for name, value in options.items(): pairs = pairs[pairs[name] == value]
     return pairs.difference.dropna().tolist()
-
-
 
 # %% ../nbs/50_verdicts.ipynb #ae66c725
 def comparison_table(
@@ -335,8 +327,6 @@ def conditions(
             "compute hours": round(sum(r.seconds or 0. for r in found)/3600, 1),
             "rows, training + validation": listed(map(rows_of, found)), "machine": listed(map(machine_of, found))}
     return pd.DataFrame(columns)
-
-
 
 # %% ../nbs/50_verdicts.ipynb #5cd84504
 def rows_of(record)->str: # "" for a record without counts
