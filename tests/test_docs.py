@@ -201,7 +201,7 @@ def test_every_formula_compiles(site):
     found = [formula.text.strip()[2:-2] for page in pages for formula in page.find_all(class_="arithmatex")]
     script = f"const k = require({json.dumps(str(ROOT/'docs'/'katex'/'katex.min.js'))});" + """
       for (const f of JSON.parse(require('fs').readFileSync(0))) try { k.renderToString(f, {displayMode: true, strict: false}) } catch (e) { console.log(e.message) }"""
-    run = subprocess.run(["node", "-e", script], input=json.dumps(found), capture_output=True, text=True)
+    run = subprocess.run(["node", "-e", script], input=json.dumps(found), capture_output=True, encoding="utf-8")
     assert found and not run.returncode and not run.stdout, run.stdout + run.stderr
 
 

@@ -37,7 +37,7 @@ def put_before(module, line, text):
 def istar(folder, words):
     "What `istar` of the package in a folder prints."
     run = subprocess.run([sys.executable, "-c", "import sys; from istar_nb.cli import main; sys.exit(main())", *words], cwd=folder,
-                         env=os.environ | dict(PYTHONPATH=str(folder)), capture_output=True, text=True)
+                         env=os.environ | dict(PYTHONPATH=str(folder)), capture_output=True, encoding="utf-8")
     assert not run.returncode, run.stdout + run.stderr
     return run.stdout
 

@@ -33,7 +33,7 @@ def interrupted(config, root, data, monkeypatch):
         with pytest.raises(Unplugged): train(config, root, data, progress=False)
 
 
-@pytest.mark.parametrize("name", ["with a space", "Maß-\u30e2\u30c7\u30eb", "a#b%20c", "~/runs", "file://{}/url"])
+@pytest.mark.parametrize("name", ["with a space", pytest.param("Maß-\u30e2\u30c7\u30eb", marks=pytest.mark.any_names), "a#b%20c", "~/runs", "file://{}/url"])
 def test_checkpoints_are_below_the_root(made, tmp_path, monkeypatch, name):
     config, data = made
     monkeypatch.chdir(tmp_path)

@@ -44,7 +44,8 @@ def wait_for_update(folder, update, process, seconds=180):
 def torchrun(*words, folder):
     "`istar` on two processes, as people start it."
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "--no-python", Path(sys.executable).parent/"istar"]
-    return subprocess.run([*launcher, *map(str, words)], cwd=folder, env=os.environ | ALONE, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600).stdout
+    return subprocess.run([*launcher, *map(str, words)], cwd=folder, env=os.environ | ALONE, encoding="utf-8", stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, timeout=600).stdout
 
 
 @pytest.mark.parametrize("processes", [1, 2])
