@@ -10,6 +10,7 @@ __all__ = ['local_path', 'absolute', 'open_root', 'find_folder', 'local_folder',
 import hashlib
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -144,10 +145,16 @@ def _hash_of_file(path:str, size:int, changed:int)->str: # 64 hexadecimal digits
     with open(path, "rb") as file: return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def _hash_now(path:Path)->str: # 64 hexadecimal digits
+    "SHA-256 of a file; what was changed within the last two seconds is read anew, as it could change again unnoticed."
+    stat = path.stat()
+    fresh = abs(time.time_ns() - stat.st_mtime_ns) < 2*10**9
+    return (_hash_of_file.__wrapped__ if fresh else _hash_of_file)(str(path), stat.st_size, stat.st_mtime_ns)
+
+
 def files_sha256(
     paths:Sequence[Path], # in the order that counts
 )->str|None:              # 64 hexadecimal digits; None when there is no file
     "SHA-256 of a file; of several, that of the list of their hashes and names."
-    def sha256(path): return _hash_of_file(str(path), (stat := path.stat()).st_size, stat.st_mtime_ns)
-    if len(paths) < 2: return sha256(paths[0]) if paths else None
-    return hashlib.sha256("".join(f"{sha256(path)}  {path.name}\n" for path in paths).encode()).hexdigest()
+    if len(paths) < 2: return _hash_now(paths[0]) if paths else None
+    return hashlib.sha256("".join(f"{_hash_now(path)}  {path.name}\n" for path in paths).encode()).hexdigest()

@@ -54,12 +54,12 @@ def test_imports_point_downward_and_never_to_the_tools(path):
 def test_isoscore_imports_torch_and_nothing_heavier():
     heavy = "transformers accelerate datasets matplotlib pandas scipy sklearn torchmetrics rich tyro".split()
     code = f"import sys, istar_nb; istar_nb.isoscore; print([m for m in {heavy} if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True).stdout.strip() == "[]"
 
 
 def test_help_needs_neither_torch_nor_transformers():
     code = "import sys\ntry:\n import istar_nb.cli as c; c.main(['--help'])\nexcept SystemExit: print('LOADED', [m for m in ('torch', 'transformers') if m in sys.modules])"
-    assert "LOADED []" in subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "LOADED []" in subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True).stdout
 
 
 def declared():
