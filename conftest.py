@@ -25,7 +25,9 @@ from nbdev.config import get_config
 
 root = Path(__file__).resolve().parent
 # What takes longest starts first, so that no core is left idle at the end.
-LONGEST = ["test_kills", "test_ray", "test_resume", "05_streaming", "06_watching", "18_second_stage", "27_training", "07_stability", "test_integrations", "26_pretraining", "13_isolayer"]
+LONGEST = ["test_kills", "test_sweeps", "test_ray", "test_resume", "27_training", "1_measure", "28_executors", "18_second_stage",
+           "26_pretraining", "test_own_data", "2_own_data", "4_cluster", "test_integrations", "35_isotropy", "05_streaming",
+           "06_watching", "13_isolayer", "07_stability"]
 
 
 def pytest_addoption(parser):
