@@ -13,7 +13,8 @@ from statistics import median, quantiles
 
 import IsoScore.IsoScore as published
 import torch
-from istar_nb.covariance import covariance, format_of, products_in
+from istar_nb.covariance import covariance
+from istar_nb.precision import format_of, products_in
 from istar_nb.scores import isoscore_star
 from istar_nb.records import environment
 

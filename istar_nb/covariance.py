@@ -4,14 +4,13 @@
 
 # %% auto #0
 __all__ = ['chunk_rows', 'blocks', 'from_numpy', 'check_tensor', 'as_points', 'working_dtype', 'has_float64', 'scalar_dtype',
-           'centred_chunks', 'Scatter', 'add_products_', 'mirror_', 'squared', 'product_format', 'products_in',
-           'check_precision', 'format_of', 'scatter', 'peak', 'unit_of', 'check_finite', 'magnitude', 'check_spread',
-           'host_numbers', 'check_cloud', 'about_mean', 'Covariance', 'covariance', 'check_zeta', 'check_shape',
-           'check_covariance', 'shrink', 'participation_ratio', 'merge_moments_', 'moments_over_processes', 'Moments']
+           'centred_chunks', 'Scatter', 'add_products_', 'mirror_', 'squared', 'scatter', 'peak', 'unit_of',
+           'check_finite', 'magnitude', 'check_spread', 'host_numbers', 'check_cloud', 'about_mean', 'Covariance',
+           'covariance', 'check_zeta', 'check_shape', 'check_covariance', 'shrink', 'participation_ratio',
+           'merge_moments_', 'moments_over_processes', 'Moments']
 
 # %% ../nbs/00_covariance.ipynb #40e072f5
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import NamedTuple
 
@@ -135,59 +134,6 @@ def squared(
     out, width = rows.new_empty(*rows.shape[:-2], d, d), -(-d//blocks)
     for i in range(0, d, width): out[..., i:i+width, i:] = rows[..., i:i+width].mT @ rows[..., i:]
     return mirror_(out)
-
-# %% ../nbs/00_covariance.ipynb #e031fe46
-_fewer_digits = dict(cpu="bf16", cuda="tf32")    # what "medium" lets the factors of float32 products be rounded to
-
-
-def _products_of(device:torch.device): # owner of the setting; None where PyTorch has none
-    backend = getattr(torch.backends, dict(cpu="mkldnn", cuda="cuda").get(device.type, ""), None)
-    settings = getattr(backend, "matmul", None)
-    return settings if hasattr(settings, "fp32_precision") else None
-
-
-def product_format(
-    device:torch.device, # where products are computed
-)->str|None:             # such as "ieee" or "bf16"; None where PyTorch has no such setting
-    "The format to which factors of float32 products may be rounded."
-    return getattr(_products_of(device), "fp32_precision", None)
-
-
-@contextmanager
-def products_in(
-    format:str|None,     # as from `product_format`; None leaves everything as it is
-    device:torch.device, # where products are computed
-)->Iterator[None]:
-    "A block whose float32 products may round their factors to a format; afterwards the setting is what it was."
-    owner, before = _products_of(device), product_format(device)
-    if owner is None or format in (None, before):
-        yield
-        return
-    owner.fp32_precision = format
-    try: yield
-    finally:
-        owner.fp32_precision = "none"    # follows the general setting again, where that is what it did
-        if owner.fp32_precision != before: owner.fp32_precision = before
-
-# %% ../nbs/00_covariance.ipynb #43132abf
-def check_precision(
-    precision:str, # value to check
-)->str:            # the value, if valid
-    "`precision`, or an error if it is none or this PyTorch cannot have it."
-    if precision not in ("highest", "medium"): raise ValueError(f"`precision` must be 'highest' or 'medium', not {precision!r}")
-    if precision == "medium" and product_format(torch.device("cpu")) is None:
-        raise ValueError(f"`precision` 'medium' needs PyTorch 2.9 or later, and this is {torch.__version__}")
-    return precision
-
-
-def format_of(
-    precision:str,       # "highest": as the process is set; "medium": bfloat16 on a CPU, TF32 on CUDA
-    device:torch.device, # where products are computed
-)->str|None:             # for `products_in`
-    "What a precision means on a device."
-    if precision == "highest": return None
-    if device.type not in _fewer_digits: raise ValueError(f"`precision` 'medium' is not available on device '{device.type}'")
-    return _fewer_digits[device.type]
 
 # %% ../nbs/00_covariance.ipynb #36bdf634
 def scatter(

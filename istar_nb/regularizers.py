@@ -15,11 +15,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .covariance import (Moments, check_covariance, check_precision, check_zeta, format_of, products_in,
-                                 working_dtype)
+from .batch_scores import PooledUnbiasedScore, check_sentences, facts_of
+from .covariance import Moments, check_covariance, check_zeta, working_dtype
+from .precision import check_precision, format_of, products_in
 from .processes import check_scope, process_count, processes_of
-from .scores import (GramIsoScore, PooledIsoScore, PooledUnbiasedScore, Reference, TooFew, check_facts,
-                             check_sentences, facts_of, few_points, pooled_covariance, reference_of)
+from .scores import (GramIsoScore, PooledIsoScore, Reference, TooFew, check_facts, few_points, pooled_covariance,
+                             reference_of)
 from .states import HiddenStates, check_tokens
 from .unbiased import sentence_totals, zeta_star
 

@@ -6,8 +6,7 @@
 __all__ = ['isoscore_eig', 'isoscore_from_cov', 'TooFew', 'check_count', 'check_facts', 'pooled_mean', 'pooled_covariance',
            'ratio_slopes', 'ratio_and_gradient', 'cloud_gradient', 'PooledIsoScore', 'Reference', 'reference_of',
            'GramIsoScore', 'few_points', 'isoscore_star', 'isoscore', 'ratio_score', 'isoscore_unbiased',
-           'UnbiasedScore', 'isoscore_with_error', 'facts_of', 'check_sentences', 'sentence_gradient',
-           'PooledUnbiasedScore']
+           'UnbiasedScore', 'isoscore_with_error']
 
 # %% ../nbs/02_scores.ipynb #0778f448
 from collections.abc import Sequence
@@ -20,11 +19,10 @@ from torch import Tensor
 
 from .covariance import (about_mean, as_points, blocks, centred_chunks, check_covariance, check_finite, check_shape,
                                  check_spread, check_zeta, covariance, host_numbers, participation_ratio, peak,
-                                 product_format, products_in, scalar_dtype, scatter, shrink, unit_of)
+                                 scalar_dtype, scatter, shrink, unit_of)
+from .precision import product_format, products_in
 from .processes import differentiable_gradients, process_count, reduce_together, single_process
-from .states import Sentences
-from .unbiased import (RowSums, SentenceSums, SentenceTotals, Traces, average_gradient, jackknife_error,
-                               sentence_sums, sentence_totals)
+from .unbiased import RowSums, Traces, jackknife_error
 
 # %% ../nbs/02_scores.ipynb #07d3456c
 def isoscore_eig(
@@ -340,83 +338,3 @@ def isoscore_with_error(
         raise ValueError("a standard error leaves out one point or sentence, and needs 5 of them; `x` has 4")
     without = ratio_score(sums.traces_without_each(), sums.x.shape[1])
     return UnbiasedScore(score, jackknife_error(without).to(score.dtype), score.item() > 1)
-
-# %% ../nbs/02_scores.ipynb #5e58ac46
-def facts_of(
-    totals:SentenceTotals, # sums over all sentences
-    squared:Tensor,        # () the estimate of tr(Σ²)
-)->Tensor:                 # (4,) what `check_sentences` wants to see
-    "The numbers that tell whether the unbiased estimates mean anything."
-    return torch.cat([totals.facts, squared.detach()[None]])
-
-
-def check_sentences(
-    facts:Sequence[float], # number of sentences, largest |x|, largest |x-mean|, estimate of tr(Σ²)
-    dtype:torch.dtype,     # working dtype
-)->None:
-    "An error if there is no unbiased estimate, the same on every process."
-    count, largest, spread, squared = facts
-    check_count(count, 4, "sentence")
-    check_spread(spread, check_finite(largest, "states"), dtype, "states")
-    if not squared > 0:
-        raise TooFew("`states` has too few sentences for an unbiased score: its estimate of tr(Σ²) is not positive")
-
-# %% ../nbs/02_scores.ipynb #b88b30ca
-def _unbiased_again(ctx, grad:Tensor, clouds:Sequence[Tensor])->list[Tensor|None]:
-    "Gradients that can be differentiated, through the plain formula."
-    single_process(ctx.group)
-    index = ctx.sentences.rows
-    ids = (index//clouds[0].shape[1]).repeat(len(clouds))
-    def formula(*clouds):
-        x = torch.cat([cloud.flatten(0, 1)[index] for cloud in clouds])
-        return ratio_score(RowSums(x, ids).traces(), x.shape[1]).to(grad.dtype)
-    return differentiable_gradients(formula, clouds, grad)
-
-# %% ../nbs/02_scores.ipynb #b23cace3
-def sentence_gradient(
-    g:SentenceSums,   # some sentences
-    dB:Tensor,        # (d, d) gradient in `products`
-    dM:Tensor,        # (d, d) gradient in `between`
-    scalars:Tensor,   # (5,) gradient in `scalars`
-    average:Tensor,   # (d,) from `average_gradient`
-)->Tensor:            # (g, k, d), whatever it is where there is no row
-    "The gradient in the rows of some sentences."
-    (within, b2, h, b_sigma, sigma2), (squares, narrow) = scalars, g.squares()
-    squares.mul_(4*within)
-    out = (g.rows @ (2*dB)).baddbmm_(squares, g.rows) if narrow else g.rows @ squares.add_(dB, alpha=2)
-    out.addcmul_(g.rows, (4*b2*g.trace + 2*b_sigma*g.length)[:, None, None]).baddbmm_(g.along, 2*h*g.total[:, None])
-    of_total = (b_sigma*g.trace + 2*sigma2*g.length)[:, None]*g.total
-    return out.add_((2*(g.total @ dM + h*g.forms + of_total) - average)[:, None])
-
-
-class PooledUnbiasedScore(torch.autograd.Function):
-    "Unbiased IsoScore of the union of several clouds, with its facts, and its gradient, many sentences at a time."
-    @staticmethod
-    def forward(ctx, sentences:Sentences, group:"dist.ProcessGroup|None",
-                *clouds:Tensor)->tuple[Tensor,Tensor]:
-        with torch.autocast(clouds[0].device.type, enabled=False):
-            totals, mean = sentence_totals(clouds, sentences, group)
-            with torch.enable_grad():
-                leaves = [t.requires_grad_() for t in (totals.products, totals.between, totals.scalars)]
-                traces = totals.traces()
-                score = ratio_score(traces, len(mean[0]))
-                dB, dM, scalars = torch.autograd.grad(score, leaves)
-            scalars, facts = scalars.to(dM), facts_of(totals, traces.squared)
-            ctx.sentences, ctx.group, ctx.format = sentences, group, product_format(clouds[0].device)
-            ctx.scale, ctx.factor = totals.scale, process_count(group)/totals.scale
-            ctx.save_for_backward(*mean, dB, dM, scalars, average_gradient(totals, dM, scalars).detach(), *clouds)
-            ctx.mark_non_differentiable(facts)
-            return score.detach().to(mean[0].dtype), facts
-
-    @staticmethod
-    def backward(ctx, grad:Tensor, _)->tuple[Tensor|None,...]:
-        high, low, dB, dM, scalars, average, *clouds = ctx.saved_tensors
-        if torch.is_grad_enabled(): return None, None, *_unbiased_again(ctx, grad, clouds)
-        outs = [cloud.new_zeros(cloud.shape[:2].numel()+1, cloud.shape[2]) if needed else None    # a row for what is none
-                for cloud, needed in zip(clouds, ctx.needs_input_grad[2:])]
-        with torch.autocast(high.device.type, enabled=False), products_in(ctx.format, high.device):
-            for g in sentence_sums(clouds, ctx.sentences, (high, low), ctx.scale):
-                gradient = sentence_gradient(g, dB, dM, scalars, average).mul_(grad*ctx.factor)
-                for out, part in zip(outs, gradient.unflatten(1, (len(clouds), -1)).unbind(1)):
-                    if out is not None: out[g.numbers] = part.to(out.dtype)
-        return None, None, *(out if out is None else out[:-1].view(cloud.shape) for out, cloud in zip(outs, clouds))

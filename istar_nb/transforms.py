@@ -170,8 +170,8 @@ class MomentTransformer(_Learner):
     def _more_tags(self): return dict(preserves_dtype=[np.float64, np.float32])  # scikit-learn before 1.6
 
 # %% ../nbs/14_transforms.ipynb #62c8e7ae
-class _WhiteningMap(MomentTransformer):
-    "The settings of `Whitening`, and the map that they make of the moments."
+class _WhiteningMap(ClassNamePrefixFeaturesOutMixin, MomentTransformer):
+    "The settings of `Whitening`, the map that they make of the moments, and the names of its columns."
     method:str
     shrinkage:float|str
     n_components:int|None
@@ -197,8 +197,19 @@ class _WhiteningMap(MomentTransformer):
         floor = max(self.rounding_**2, 10*d*np.finfo(np.float64).eps*self.explained_variance_[0])
         self.scale_ = np.where(self.explained_variance_ > floor, self.explained_variance_, 0)**0.5
 
+    @property
+    def _n_features_out(self): return len(self.components_) if self.method == "pca" else self.components_.shape[1]
+
+    def get_feature_names_out(self,
+        input_features=None, # names of the d columns; None for those seen in `fit`, or x0, x1, …
+    )->np.ndarray:           # one name a column: whitening0, … for PCA, the old names for ZCA
+        "Names of the columns that `transform` returns."
+        names = OneToOneFeatureMixin if self.method == "zca" else ClassNamePrefixFeaturesOutMixin
+        check_is_fitted(self, "components_")
+        return names.get_feature_names_out(self, input_features)
+
 # %% ../nbs/14_transforms.ipynb #1bb8eeb7
-class Whitening(ClassNamePrefixFeaturesOutMixin, _WhiteningMap):
+class Whitening(_WhiteningMap):
     "Linear map after which the points have unit covariance, with shrinkage toward (tr S/d) I (Ledoit & Wolf 2004)."
     def __init__(self,
         method:str="pca",           # "pca": columns are principal components; "zca": in the old axes
@@ -235,17 +246,6 @@ class Whitening(ClassNamePrefixFeaturesOutMixin, _WhiteningMap):
         dtype = np.float32 if rows.dtype == np.float32 else np.float64
         if self.method == "zca": rows = rows @ self.components_.T
         return (rows*self.scale_ @ self.components_ + self.mean_).astype(dtype, copy=False)
-
-    @property
-    def _n_features_out(self): return len(self.components_) if self.method == "pca" else self.components_.shape[1]
-
-    def get_feature_names_out(self,
-        input_features=None, # names of the d columns; None for those seen in `fit`, or x0, x1, …
-    )->np.ndarray:           # one name a column: whitening0, … for PCA, the old names for ZCA
-        "Names of the columns that `transform` returns."
-        names = OneToOneFeatureMixin if self.method == "zca" else ClassNamePrefixFeaturesOutMixin
-        check_is_fitted(self, "components_")
-        return names.get_feature_names_out(self, input_features)
 
 # %% ../nbs/14_transforms.ipynb #74417c9d
 class AllButTheTop(OneToOneFeatureMixin, MomentTransformer):
