@@ -9,6 +9,7 @@ __all__ = ['Isotropy', 'measure']
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,10 +42,12 @@ class _Measured:
         return pd.DataFrame(list(rows.values()), pd.MultiIndex.from_tuples(rows, names=["model", "layer"]))
 
     def plot(self,
-        name:str="isoscore",     # of the measure, a column of `frame`
+        name:str="isoscore",     # of the measure, a column of `frame` that is no standard error
         ax:"Axes|None"=None,     # None for new ones
     )->"Axes":
         "A measure by layer, one line a model, with two standard errors."
+        known = [column for column in self.frame() if not column.endswith("_se")]
+        if name not in known: raise ValueError(f"`name` must be one of {', '.join(known)}, not {name!r}")
         ax = plot_measure(self.measures, name, ax)
         if len(self.measures) > 1: ax.legend()
         return ax
@@ -80,18 +83,38 @@ class Isotropy(_Measured):
         other:"Isotropy", # what to compare with
     )->"Isotropy":        # both in one; equal names get what counts as a point, or a number
         "Both measurements as one, for a common plot and report."
+        if not isinstance(other, Isotropy):
+            raise TypeError(f"`other` must be what `measure` returns, not {type(other).__name__}")
         def both(a, b): return a if a == b else f"{a}; {b}"
         parts = [(name, f"{name} ({m.tokens})", layers) for m in (self, other) for name, layers in m.measures.items()]
         names, longer, layers = zip(*parts)
         return Isotropy(both(self.source, other.source), both(self.tokens, other.tokens),
                         dict(zip(distinct(names, longer), layers)), self.environment)
 
+# %% ../nbs/35_isotropy.ipynb #0ccde5d7
+def _pairs(
+    texts:Iterable, # strings, or pairs of strings
+)->Iterable[tuple[str,...]]:
+    "Every text as a tuple of one, every pair of texts as it is; an error for anything else, and where there is none."
+    if isinstance(texts, (str, Path)): raise TypeError("`texts` must be a list or another iterable of strings, not one")
+    def checked():
+        for i, text in enumerate(texts):
+            parts = (text,) if isinstance(text, str) else text
+            if not (isinstance(parts, (tuple, list)) and parts and all(isinstance(part, str) for part in parts)):
+                raise TypeError(f"`texts` must hold strings or pairs of strings, and number {i} is {text!r:.60}")
+            yield tuple(parts)
+    pairs = checked()
+    if (first := next(pairs, None)) is None: raise ValueError("`texts` holds no text")
+    return chain([first], pairs)
+
+
+def _check_points(points:object, tokens:str, layers:Sequence[int]|None)->None:
+    "An error for what only a model with texts can have."
+    if isinstance(points, tuple): raise TypeError("`texts` is missing: a model is measured on texts")
+    if tokens != "real" or layers is not None:
+        raise ValueError("`tokens` and `layers` choose among a model's states, and without `texts` there is no model")
+
 # %% ../nbs/35_isotropy.ipynb #ebc54040
-def _pairs(texts:Iterable)->Iterable[tuple[str,...]]:
-    "Every text as a tuple of one, every pair of texts as it is."
-    return ((text,) if isinstance(text, str) else tuple(text) for text in texts)
-
-
 def measure(
     model:str|tuple|Points,           # a name; a model and its tokenizer; without `texts` points (n, d) or a file of them
     texts:Iterable|None=None,         # strings, or pairs of strings, of any number; None where `model` is points
@@ -103,7 +126,9 @@ def measure(
     progress:bool=False,              # show a progress bar
 )->Isotropy:
     "The isotropy of a model on texts, layer by layer, or of points."
-    if texts is None: return Isotropy("points", "all", measure_clouds([model]), environment())
-    if isinstance(texts, (str, Path)): raise TypeError("`texts` must be a list or another iterable of strings, not one")
-    found, n = measure_models([model], lambda: _pairs(texts), hub, tokens, layers, batch_tokens, max_length, progress)
+    if texts is None:
+        _check_points(model, tokens, layers)
+        return Isotropy("points", "all", measure_clouds([model]), environment())
+    pairs = _pairs(texts)
+    found, n = measure_models([model], lambda: pairs, hub, tokens, layers, batch_tokens, max_length, progress)
     return Isotropy(f"{n:,} text{'s'*(n != 1)}, tokens: {tokens}", tokens, found, environment())
