@@ -38,6 +38,7 @@ tiny_shapes = dict(
     gpt2=dict(n_embd=32, n_layer=2, n_head=2))
 ALIASES = ("minilm", *(f"tiny-{family}" for family in tiny_shapes))
 
+# %% ../nbs/21_encoders.ipynb #7b148aae
 def minilm_folder()->Path: # where the weights are
     "The folder of the packaged MiniLM; an error that says how to install it."
     spec = find_spec(minilm_package)
@@ -114,7 +115,7 @@ def pretrained_folder(
         raise ValueError(f"`name` must be 'scratch:' and 16 hexadecimal digits, not {name!r}")
     return local_path(models or os.environ.get("ISTAR_MODELS", "runs/pretrained"))/run_id
 
-
+# %% ../nbs/21_encoders.ipynb #7cb2a8ef
 def local_source(name:str)->str: # a folder or hub id
     "Where the weights of a name are; an error that says how to get them."
     if name == "minilm": return str(minilm_folder())
@@ -125,7 +126,7 @@ def local_source(name:str)->str: # a folder or hub id
                          "where it is with ISTAR_MODELS")
     return str(folder)
 
-
+# %% ../nbs/21_encoders.ipynb #168a3630
 def weights_folder(source:str)->str: # a folder or hub id
     "Where the encoder is: in a folder of its own if a `ClsModel` was saved."
     return str(Path(source)/"encoder") if (Path(source)/"isolayer.json").is_file() else source
@@ -232,7 +233,7 @@ def forward_with_states(
         raise ValueError(f"`model` returned {count} hidden states, and its {config.num_hidden_layers} layers and embeddings make {config.num_hidden_layers+1}")
     return out, HiddenStates(states, batch["attention_mask"])
 
-
+# %% ../nbs/21_encoders.ipynb #c5f4bb0d
 def hidden_states(
     model:nn.Module,        # a Hugging Face model
     batch:dict,             # `input_ids` and `attention_mask` (B, T), padded on any side, and what else the model takes

@@ -52,7 +52,7 @@ def _quiet()->Iterator[None]:
         datasets.logging.set_verbosity(level)
         if shown: datasets.enable_progress_bars()
 
-
+# %% ../nbs/18_frames.ipynb #c77e560d
 def read_splits(
     path:Path, # a table, or a folder of tables
 )->dict[str,list[dict]]: # split -> rows; a single file is "train"

@@ -102,7 +102,7 @@ def _git_commit()->str|None: # hash, with "+" when the checkout has changes; Non
         return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.SubprocessError): return None
 
-
+# %% ../nbs/23_records.ipynb #7f677358
 def _processor()->str: # such as "AMD EPYC 7763"
     "The processor's name."
     try: lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -129,7 +129,7 @@ def record_path(root:str|Path, run_id:str)->str: # path on the store's file syst
         raise ValueError(f"`run_id` must be 16 hexadecimal digits, not {run_id!r}")
     return f"{open_root(root)[1].rstrip('/')}/{run_id}.json"
 
-
+# %% ../nbs/23_records.ipynb #98adafad
 def save_record(
     record:RunRecord, # of a run that has ended
     root:str|Path,    # folder or fsspec URL of the store
@@ -191,7 +191,7 @@ def other_origin(
     both = [(words, data.get(name), now.get(name)) for name, words in _origins.items()]
     return " and ".join(f"other {words} (sha256 {a[:12]}, now {b[:12]})" for words, a, b in both if a and b and a != b)
 
-
+# %% ../nbs/23_records.ipynb #bb283747
 def check_origin(record:RunRecord, now:dict, root:str|Path)->None:
     "An error if a record was made from something else than would be used today."
     if other := other_origin(record.data, now):
@@ -203,7 +203,7 @@ def _hash_of_rows(task:str, folder:str|None, hub:bool, stamps:tuple)->str: # 64 
     "Content hash of a task whose files have these sizes and times."
     return load_task(task, folder, hub).sha256
 
-
+# %% ../nbs/23_records.ipynb #dc8276f8
 def data_sha256(
     name:str,                    # a task of `istar tasks`
     data_dir:str|Path|None=None, # folder with the tasks' files; None for `ISTAR_DATA`
@@ -226,7 +226,7 @@ def _rows_sha256(config:RunConfig, data_dir:str|Path|None, hub:bool)->str|None:
     try: return load_task(task_of(config)).sha256
     except (ValueError, OSError): return None
 
-
+# %% ../nbs/23_records.ipynb #799474c4
 def model_sha256(
     name:str,  # as `load_encoder` takes it
 )->str|None:   # 64 hexadecimal digits; None for a model without files, or whose files are not at hand
@@ -242,7 +242,7 @@ def model_sha256(
         return files_sha256([file for folder in folders for file in sorted(folder.glob("*.safetensors"))])
     except (ValueError, OSError, ImportError): return None
 
-
+# %% ../nbs/23_records.ipynb #df77dce4
 def origin(config:RunConfig, data_dir:str|Path|None=None, hub:bool=False)->dict[str,str|None]:
     "The hashes of what a run would be made from today, by their names in a record."
     return dict(sha256=_rows_sha256(config, data_dir, hub), model_sha256=model_sha256(config.model))

@@ -31,7 +31,7 @@ def bisect(score, low:float, high:float, target:float)->float: # where the falli
         low, high = (middle, high) if score(middle) > target else (low, middle)
     return middle
 
-
+# %% ../nbs/17_reparametrisation.ipynb #844fe337
 def spectral_map(
     cov:Tensor,    # (d, d) covariance of the states
     target:float,  # IsoScore in (0, 1) that the mapped states have
@@ -77,7 +77,7 @@ def last_norm(
     if not norms: raise ValueError("`encoder` must end in a LayerNorm, and has none")
     return norms[-1]
 
-
+# %% ../nbs/17_reparametrisation.ipynb #e6ed1c6c
 def reparametrise(
     model:nn.Module, # a `ClsModel`, changed in place
     a:Tensor,        # (d, d) invertible

@@ -25,7 +25,7 @@ def allowed(wanted)->tuple[list, list]: # strings of its Literals, other types
     choices = [choice for part in parts if get_origin(part) is Literal for choice in get_args(part)]
     return choices, [part for part in parts if get_origin(part) is not Literal]
 
-
+# %% ../nbs/22_runs.ipynb #e68df8d2
 def fits(value, kind)->bool:
     "Whether a value is of a plain type; True and False are no numbers."
     if get_origin(kind) is tuple: return isinstance(value, tuple) and all(fits(v, int) for v in value)
@@ -128,6 +128,7 @@ def task_of(config:_Rows)->str|Task:
 # %% ../nbs/22_runs.ipynb #b7fb63b6
 MethodName = Literal[*METHODS]  # pyrefly: ignore[invalid-literal]
 
+# %% ../nbs/22_runs.ipynb #f3962b52
 @dataclass(frozen=True)
 class _Strength(_Rows):
     model: str = "minilm"             # an alias (minilm, tiny-bert, ...), a local folder or a hub id

@@ -27,7 +27,7 @@ class Features(NamedTuple):
     x:Tensor       # (n, d) float32, as the transform gets them
     labels:Tensor  # (n,)
 
-
+# %% ../nbs/18_second_stage.ipynb #6bf8f2d6
 @torch.no_grad()
 def cls_features(
     model:ClsModel,         # fine-tuned; its transform is not applied
@@ -62,7 +62,7 @@ class IsoLayerHistory(NamedTuple):
     epochs:list[dict]  # epoch; mean task_loss, isotropy_loss and loss; held-out score, isoscore and ev1
     best:int           # the epoch whose layer was kept
 
-
+# %% ../nbs/18_second_stage.ipynb #0f238d3a
 def default_metric(
     logits:Tensor, # (n, classes) or (n, 1)
     labels:Tensor, # (n,)

@@ -60,7 +60,7 @@ def statements(
         yield (node := waiting.popleft())
         for part in ("body", "handlers", "orelse", "finalbody", "cases"): waiting.extend(getattr(node, part, ()))
 
-
+# %% ../nbs/19_stdlib_docs.ipynb #1533f58c
 def docstring_sentences(
     path:Path, # a Python source file
 )->list[str]:  # first sentences of its module, class and function docstrings, outer before inner

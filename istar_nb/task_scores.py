@@ -17,7 +17,7 @@ def _numpy(x):
     "Any array or tensor as float64."
     return np.asarray(x.detach().float().cpu() if hasattr(x, "detach") else x, dtype=np.float64)
 
-
+# %% ../nbs/21_task_scores.ipynb #ed83acc2
 def _best_span(offsets, start, end, n_best, max_answer):
     "Score of the best valid span of one window and its character range; (-inf, None) when there is none."
     tokens = np.array([t for t, o in enumerate(offsets) if o is not None], dtype=int)
