@@ -31,7 +31,7 @@ def word_runs(
     words = re.findall(r"\w+", text.casefold())
     return [hash(tuple(words[i:i+size])) for i in range(max(1, len(words)-size+1))]
 
-
+# %% ../nbs/25_corpus.ipynb #c459d998
 def distinct_texts(
     texts:list[str], # in any order
     size:int=5,      # words in a run, and in the shortest text

@@ -50,7 +50,7 @@ def make_accelerator(config, tracker:str|None=None, folder:str|Path="runs/logs")
         raise ImportError(f"`tracker` {tracker!r} is not installed: pip install {tracker}")
     return accelerator
 
-
+# %% ../nbs/24_engine.ipynb #6509419d
 def parameter_groups(model:nn.Module, weight_decay:float)->list[dict]:
     "Weights with decay, biases and norms without."
     decayed = [p for p in model.parameters() if p.ndim > 1]
@@ -71,13 +71,8 @@ def make_optimizer(
     return optimizer, get_scheduler(schedule, optimizer, num_warmup_steps=warmup, num_training_steps=updates)
 
 # %% ../nbs/24_engine.ipynb #231b2e96
-class Session:
-    "What every training works with: where it has come to, and all that its checkpoints hold."
-    penalty: Regularizer | None = None
-    strength: RelativeStrength | None = None   # of a penalty that is relative to the task
-    data_sha256 = ""                           # content hash of what is learned from
-    model_sha256: str | None = None            # of the weights it starts from
-
+class _Progress:
+    "Where a training runs, and how far it has come."
     def __init__(self,
         config:Described,           # of the run
         progress:bool=True,         # show progress bars
@@ -93,16 +88,6 @@ class Session:
         self.epochs, self.steps, self.seconds = [], [], 0.
         self.started = datetime.now(timezone.utc).isoformat(timespec="seconds")
 
-    def optimize(self, model:nn.Module, updates:int, schedule:str="linear")->None:
-        "Put a model, its optimizer and the schedule of its learning rate on the right device and processes."
-        optimizer, self.schedule = make_optimizer(model, self.config, updates, schedule)
-        self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
-
-    @property
-    def bare(self)->nn.Module:
-        "The model without what makes it work on several processes."
-        return self.accelerator.unwrap_model(self.model)
-
     def bar(self, items:Iterable|None, text:str, **options)->tqdm:
         "A progress bar."
         return tqdm(items, desc=text, leave=False, disable=not self.bars, dynamic_ncols=True, mininterval=1, **options)
@@ -113,13 +98,31 @@ class Session:
         self.seconds += now - start
         return now
 
+# %% ../nbs/24_engine.ipynb #501291e8
+class Session(_Progress):
+    "What every training works with: where it has come to, and all that its checkpoints hold."
+    penalty: Regularizer | None = None
+    strength: RelativeStrength | None = None   # of a penalty that is relative to the task
+    data_sha256 = ""                           # content hash of what is learned from
+    model_sha256: str | None = None            # of the weights it starts from
+
+    def optimize(self, model:nn.Module, updates:int, schedule:str="linear")->None:
+        "Put a model, its optimizer and the schedule of its learning rate on the right device and processes."
+        optimizer, self.schedule = make_optimizer(model, self.config, updates, schedule)
+        self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+
+    @property
+    def bare(self)->nn.Module:
+        "The model without what makes it work on several processes."
+        return self.accelerator.unwrap_model(self.model)
+
 # %% ../nbs/24_engine.ipynb #d783319a
 def check_loss(loss:Tensor, updates:int)->None:
     "An error for a loss that is not finite."
     if not loss.isfinite():
         raise FloatingPointError(f"the loss is {loss.item()} after {updates} updates; a smaller |lam| or lr may help")
 
-
+# %% ../nbs/24_engine.ipynb #7a1f2a20
 def step(session:Session)->float: # norm of the gradient before it was clipped
     "Clip the gradients, update the weights and the learning rate, and forget the gradients."
     norm = session.accelerator.clip_grad_norm_(session.model.parameters(), session.config.max_grad_norm or math.inf)
@@ -138,7 +141,7 @@ def host_masked(
     out, states = forward_with_states(model, {k: v.to(device) for k, v in batch.items()})
     return out, replace(states, mask=batch["attention_mask"])
 
-
+# %% ../nbs/24_engine.ipynb #946d2be7
 def read_states(
     model:nn.Module,              # its modes are left as they were
     batches:Iterable[dict],       # of model inputs
@@ -157,7 +160,7 @@ def merged(moments:list[Moments])->Moments:
     for m in moments: total.merge(m)
     return total
 
-
+# %% ../nbs/24_engine.ipynb #dc51a8b0
 def add_points(
     pairs:Iterable[tuple[Moments,Tensor]], # moments, and points (n, d) to add to them, n ≥ 0; all on one device
 )->None:
@@ -168,7 +171,7 @@ def add_points(
         if len(x): peaks.append(peak(x))
     if peaks: check_finite(sum(host_numbers(*peaks)), "states")
 
-
+# %% ../nbs/24_engine.ipynb #d11db309
 def defined(
     measure:Callable[[],Tensor], # computes one score or several
 )->float|list[float]|None:       # None where it has no value
@@ -218,7 +221,7 @@ def head_outputs(out, kind:str)->list[tuple[Tensor,...]]: # of every row, on the
     logits = [out.start_logits, out.end_logits] if kind == "span" else [out.logits]
     return list(zip(*(x.float().cpu() for x in logits)))
 
-
+# %% ../nbs/24_engine.ipynb #92f5b221
 def head_scores(
     task:Task,                        # of the run
     outputs:list[tuple[Tensor,...]],  # of every feature, in their order
@@ -230,7 +233,7 @@ def head_scores(
     if task.kind == "span": return task_metrics(task, span_answers(features, rows, *columns), rows)
     return task_metrics(task, torch.stack(columns[0]), [f["labels"] for f in features])
 
-
+# %% ../nbs/24_engine.ipynb #09afa864
 def head_answers(
     task:Task,                        # of the run
     outputs:list[tuple[Tensor,...]],  # of every feature, in their order
@@ -294,7 +297,7 @@ def recording_failure(
         if session.rank == 0: save_failed(lost, root)
         raise
 
-
+# %% ../nbs/24_engine.ipynb #befe87cd
 def machine(session:Session)->dict:
     "What a record says of the machine and the model's size."
     parameters = sum(p.numel() for p in session.model.parameters())

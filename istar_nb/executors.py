@@ -99,7 +99,7 @@ def _carry_out(config:RunConfig, job:Job)->RunRecord:
     if begun and not stopped: save_failed(lost, job.root)
     return lost
 
-
+# %% ../nbs/28_executors.ipynb #2cdeea6c
 def _free_memory()->None:
     "Give back what the last run held."
     import torch
@@ -116,7 +116,7 @@ class Event(NamedTuple):
     record: RunRecord | None = None # of a run that ended; None when another sweep is at it
     note: str = ""                  # why it is put back
 
-
+# %% ../nbs/28_executors.ipynb #e1076b1d
 @dataclass(frozen=True)
 class Places:
     "Where and how many runs are carried out at once."
@@ -146,7 +146,7 @@ class Slot(NamedTuple):
     threads: int         # compute threads
     device: str | None   # its accelerator, such as CUDA_VISIBLE_DEVICES=0; None for whatever there is
 
-
+# %% ../nbs/28_executors.ipynb #4a4f29d5
 def _devices()->list[str|None]:
     "The accelerators of this machine, each as the variable that gives it to a process; None where there is no such variable."
     from istar_nb.modes import available_accelerators
@@ -178,14 +178,14 @@ def _end_with_input()->None:
     sys.stdin.read()
     os._exit(1)
 
-
+# %% ../nbs/28_executors.ipynb #39f6a7ce
 def _is_kept(record:RunRecord, root:str)->bool:
     "Whether a store holds this record."
     try: kept = find_record(root, record.id)
     except (ValueError, TypeError): return False
     return kept is not None and (kept.status, kept.error) == (record.status, record.error)
 
-
+# %% ../nbs/28_executors.ipynb #872f599d
 def work()->int: # exit status
     "Carry out the run that is ordered on the standard input."
     order = json.loads(sys.stdin.readline())
@@ -244,7 +244,7 @@ def _end_of(worker:Worker)->str:
     name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
     return f"the worker process ended with {name}" + "".join(f"\n  {line}" for line in worker.said().splitlines()[-15:])
 
-
+# %% ../nbs/28_executors.ipynb #fe0e77d4
 def _outcome(worker:Worker, deaths:Counter, job:Job, restarts:int)->Event:
     "What became of a worker's run."
     config, code = worker.config, worker.process.returncode

@@ -115,7 +115,7 @@ def _unique(
                       "out", stacklevel=3)
     return list(kept.values())
 
-
+# %% ../nbs/27_grids.ipynb #bede6ba5
 def whole_numbers(seeds, name:str)->list[int]:
     "Seeds; an error for what is none."
     if isinstance(seeds, str) or not isinstance(seeds, Iterable):
@@ -158,7 +158,7 @@ def _alike(
              "gradient_checkpointing")
     return (config.method if method else None, *(getattr(config, name) for name in names))
 
-
+# %% ../nbs/27_grids.ipynb #3e97a065
 def duration(
     seconds:float, # of time
 )->str:            # such as "40 s", "13 min", "2.5 h"
@@ -226,7 +226,7 @@ def terminal()->"Console":
     options = dict(force_jupyter=False, force_terminal=sys.stdout.isatty(), highlight=False, markup=False, emoji=False)
     return Console(**options, width=max(100, Console(**options).width))
 
-
+# %% ../nbs/27_grids.ipynb #ad9690b0
 def plan_table(plan:Plan)->"Table":
     "A plan by task, model and method."
     from rich.box import SIMPLE_HEAD
@@ -241,7 +241,7 @@ def plan_table(plan:Plan)->"Table":
         table.add_row(*group, *map(str, numbers))
     return table
 
-
+# %% ../nbs/27_grids.ipynb #9d246d0d
 def show_plan(plan:Plan)->None:
     "Print a plan."
     terminal().print(plan.summary(), plan_table(plan), sep="\n")
@@ -269,6 +269,7 @@ measured = ("id", "status", "metric", "score", "seconds", "data_sha256", "error"
             "mean_cosine", "two_nn_layers", "mean_activation", "cls_isoscore", "cls_anisotropy_raw",
             "cls_anisotropy_centred", "cls_explained_variance")
 
+# %% ../nbs/27_grids.ipynb #9098faef
 def load_sweep(
     *specs:str|Path|Mapping|Sequence, # grids, as YAML files or in Python; see `grid`
     root:str|Path="runs",             # folder or fsspec URL of the store
@@ -308,13 +309,13 @@ def _ends(record:RunRecord)->dict:
     "What a record ends with."
     return dict(record.epochs[-1] if record.epochs else {}, score=record.score)
 
-
+# %% ../nbs/27_grids.ipynb #2d3ff00e
 def _as_made(record:RunRecord)->dict:
     "What must be equal when a run is made again, as JSON has it."
     apart = dict.fromkeys(("seconds", "started", "environment", "error"))
     return {**json.loads(record.to_json()), "config": defaults | record.config, **apart}
 
-
+# %% ../nbs/27_grids.ipynb #4c37caa9
 def compare_stores(
     root:str|Path,   # folder or fsspec URL of a store
     other:str|Path,  # of another one

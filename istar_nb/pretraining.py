@@ -245,7 +245,7 @@ def held_out_loss(session:Pretraining)->dict:
         right, count = right + (scores.argmax(1) == wanted).sum().item(), count + len(wanted)
     return dict(mlm_loss=loss/count, masked_accuracy=right/count, masked_tokens=count)
 
-
+# %% ../nbs/26_pretraining.ipynb #979cd680
 def measure(session:Pretraining)->dict:
     "All measurements at this update."
     session.model.eval()
@@ -324,7 +324,7 @@ def made_from(config:PretrainConfig, target:Path, data_dir:str|Path|None=None, h
     texts = None if None in hashes else hashlib.sha256("".join(hashes).encode()).hexdigest()
     return dict(texts_sha256=texts, model_sha256=files_sha256(sorted(target.glob("*.safetensors"))))
 
-
+# %% ../nbs/26_pretraining.ipynb #1be4016d
 def make_pretrain_record(session:Pretraining, made_from:dict)->PretrainRecord:
     "The record of a finished session, with the hashes of the texts and of the model that came of them."
     c, corpus = session.config, session.corpus
@@ -344,7 +344,7 @@ def _finished(config:PretrainConfig, root:str|Path, target:Path, remake:bool, **
     check_origin(record, now, root)
     return record
 
-
+# %% ../nbs/26_pretraining.ipynb #23b550f9
 def carry_through(session:Pretraining, root:str|Path, folder:Path, target:Path, checkpoint_every:int,
                   **places)->PretrainRecord:
     "Train to the end, keep the model and write the record, also of a failure; what the machine stops leaves its checkpoint."

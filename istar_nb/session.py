@@ -63,7 +63,7 @@ def make_model(
     token = "last" if encoder.config.model_type == "gpt2" else "first"    # a causal model has seen all only at the end
     return Encoder(ClsModel(encoder, task.num_labels, transform, token=token), tokenizer)
 
-
+# %% ../nbs/25_session.ipynb #ea3a14d9
 def recompute_states(model:nn.Module)->None:
     "Make a Hugging Face model compute its states again in the backward pass instead of keeping them."
     model.config.use_cache = False
@@ -81,7 +81,7 @@ def draw_rows(
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
     return [rows[i] for i in sorted(order[:limit].tolist())]
 
-
+# %% ../nbs/25_session.ipynb #dc573b6c
 def split_rows(
     rows:list,          # any
     share:float,        # of the second part, in (0, 1)

@@ -36,7 +36,7 @@ def label(
     return " ".join([config.task, config.model, config.method, *(f"{k}={v}" for k, v in changed.items()),
                      f"seed={config.seed}"])
 
-
+# %% ../nbs/29_sweeps.ipynb #89240bf5
 def _ending(event:Event)->str:
     "What a line says of a run that ended or was put back."
     record = event.record
@@ -106,7 +106,7 @@ def _current(plan:Plan, job:Job)->Plan:
                          f"were made from {next(iter(other.values()))}: {remedy}")
     return replace(plan, status={run: status for run, status in plan.status.items() if run not in other})
 
-
+# %% ../nbs/29_sweeps.ipynb #754d4583
 def _tidy(configs:Sequence[RunConfig], job:Job)->None:
     "Remove what a kill between writing a record and removing its checkpoints has left."
     for config in configs:
@@ -130,7 +130,7 @@ def _go_through(plan:Plan, execute, job:Job, places:Places, progress:bool)->dict
             todo = left
     return failures
 
-
+# %% ../nbs/29_sweeps.ipynb #ed620cc0
 def _stored(config:RunConfig, job:Job, failures:Mapping)->RunRecord|None:
     "The record of a run; where the store has none, or a file that is none, the failure to which that led."
     try: return find_record(job.root, config.id) or failures.get(config.id)

@@ -217,7 +217,7 @@ def _stage_score(task:Task, logits:Tensor, labels:Tensor)->float:
     score = task_metrics(task, logits.cpu(), labels.cpu())[task.metric]
     return -math.inf if math.isnan(score) else score
 
-
+# %% ../nbs/27_training.ipynb #e5bcd774
 def insert_isolayer(session:Session)->None:
     "Freeze the fine-tuned model, train the inserted layer, and measure again."
     c, model, start = session.config, session.bare, time.monotonic()
@@ -242,7 +242,7 @@ def make_record(session:Session)->RunRecord:
     return RunRecord(asdict(session.config), session.config.id, "done", metric, last[metric], session.epochs,
                      session.steps, data, machine(session), round(session.seconds, 2), session.started)
 
-
+# %% ../nbs/27_training.ipynb #7aaec3aa
 def made_before(config:RunConfig, root:str|Path, data_dir:str|Path|None=None, hub:bool=False,
                 remake:bool=False)->RunRecord|None:
     "The record of a finished run; an error, or with `remake` nothing, if it was made from other data or weights."
@@ -253,7 +253,7 @@ def made_before(config:RunConfig, root:str|Path, data_dir:str|Path|None=None, hu
     check_origin(record, now, root)
     return record
 
-
+# %% ../nbs/27_training.ipynb #eaf5a753
 def keep_record(record:RunRecord, root:str|Path)->RunRecord: # the one in the store
     "Write a record, unless the same run was finished before from the same data and weights."
     before = find_record(root, record.id)
@@ -277,7 +277,7 @@ def open_session(config:RunConfig, root:str|Path, folder:Path, remake:bool=False
     load_checkpoint(session, folder, remake)
     return session
 
-
+# %% ../nbs/27_training.ipynb #b998d351
 def carry_through(session:Session, root:str|Path, folder:Path, checkpoint_every:int|None=None,
                   save_model:str|Path|None=None)->RunRecord:
     "Train to the end and write the record, also of a failure; what the machine stops leaves its checkpoint."
@@ -328,7 +328,7 @@ def _joinable()->list[torch.device]:
     "The accelerators on which several processes can act as one; Apple's is for one process."
     return [device for device in available_accelerators() if device.type != "mps"]
 
-
+# %% ../nbs/27_training.ipynb #150cf664
 def _launched(rank:int, processes:int, port:int, threads:int, config:RunConfig, options:dict)->None:
     "What one of the processes of `launch` does."
     places = dict(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=processes, LOCAL_WORLD_SIZE=processes, MASTER_ADDR="127.0.0.1",
@@ -340,7 +340,7 @@ def _launched(rank:int, processes:int, port:int, threads:int, config:RunConfig, 
     finally:
         if dist.is_initialized(): dist.destroy_process_group()
 
-
+# %% ../nbs/27_training.ipynb #c88316ad
 def launch(
     config:RunConfig,   # what to run; `batch_size` is that of all processes
     processes:int=2,    # on this machine; one on each accelerator where there are any
