@@ -76,7 +76,7 @@ def _check_fit(
     if reference.cov.shape != (d, d):
         raise ValueError(f"`cov_ref` is {tuple(reference.cov.shape)}, and the states have {d} dimensions")
 
-
+# %% ../nbs/10_regularizers.ipynb #ddb331d9
 def pooled_score(
     states:HiddenStates,                    # of a batch
     reference:Reference|None,               # of (d, d); needed when `zeta` > 0
@@ -169,24 +169,10 @@ class ScorePenalty(Regularizer):
         with products_in(format_of(self.precision, states.device), states.device):
             return self.unless_too_few(states, penalty)
 
-# %% ../nbs/10_regularizers.ipynb #4f82397a
-def _moments_of(batches:Iterable[HiddenStates], parts_of:Callable, tokens:str, enough:int)->list[Moments]|None:
-    "Moments of every part, from batches until there are enough points; None if there is no batch."
-    moments, seen = None, 0
-    for states in batches:
-        parts, index = parts_of(states), states.index(tokens)
-        moments = moments or [Moments(states.layers[part[0]].shape[-1], index.device) for part in parts]
-        for part, m in zip(parts, moments):
-            for l in part: m.update(states.points(l, tokens))
-        seen += len(index)*sum(map(len, parts))
-        if seen >= enough: break
-    return moments
-
-# %% ../nbs/10_regularizers.ipynb #62072311
-class _Referenced(ScorePenalty):
-    "Scores that are shrunk toward Σ_S, which `collect` makes from training data."
+# %% ../nbs/10_regularizers.ipynb #f9c94029
+class _ShrunkScores(ScorePenalty):
+    "Scores that are shrunk toward Σ_S."
     cov_ref:Tensor|None   # (d, d), or (L, d, d) with `per_layer`; a buffer, saved with the rest
-    reference_points:int  # points behind Σ_S, over all processes
     _kept:tuple = (None, 0, [])   # Σ_S, which version of it, and it with its numbers
 
     def check_reference(self, cov_ref:Tensor)->Tensor:
@@ -210,6 +196,24 @@ class _Referenced(ScorePenalty):
         if self.per_layer and len(self.cov_ref) != len(parts):
             raise ValueError(f"`cov_ref` has {len(self.cov_ref)} covariances, and {len(parts)} layers are scored")
         return self.with_numbers()
+
+# %% ../nbs/10_regularizers.ipynb #4f82397a
+def _moments_of(batches:Iterable[HiddenStates], parts_of:Callable, tokens:str, enough:int)->list[Moments]|None:
+    "Moments of every part, from batches until there are enough points; None if there is no batch."
+    moments, seen = None, 0
+    for states in batches:
+        parts, index = parts_of(states), states.index(tokens)
+        moments = moments or [Moments(states.layers[part[0]].shape[-1], index.device) for part in parts]
+        for part, m in zip(parts, moments):
+            for l in part: m.update(states.points(l, tokens))
+        seen += len(index)*sum(map(len, parts))
+        if seen >= enough: break
+    return moments
+
+# %% ../nbs/10_regularizers.ipynb #62072311
+class _Referenced(_ShrunkScores):
+    "Scores that are shrunk toward Σ_S, which `collect` makes from training data."
+    reference_points:int  # points behind Σ_S, over all processes
 
     @torch.no_grad()
     def collect(self, batches:Iterable[HiddenStates])->None:

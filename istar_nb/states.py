@@ -25,7 +25,7 @@ def check_tokens(
     if tokens not in TOKENS: raise ValueError(f"`tokens` must be one of {TOKENS}, not {tokens!r}")
     return tokens
 
-
+# %% ../nbs/00_states.ipynb #11713ce3
 def token_mask(
     mask:Tensor,        # (B, T) bool or integer; non-zero marks a real token
     tokens:str="real",  # "real", "cls" (each sentence's first real token) or "all" (padding included)
@@ -128,7 +128,7 @@ class Sentences(NamedTuple):
     numbers:Tensor    # (G, m) int64, those of each sentence, the longest first; -1 for none
     lengths:list[int] # G of them: how many rows each has, at least one
 
-
+# %% ../nbs/00_states.ipynb #77a852bd
 def side_by_side(
     chosen:Tensor,  # (B, T) bool, on the CPU
 )->tuple[Tensor,list[int]]: # (G, m) and G, as in `Sentences`
@@ -139,22 +139,9 @@ def side_by_side(
     numbers = numbers.gather(1, chosen.logical_not().int().argsort(dim=1, stable=True))[order]
     return numbers[:len(lengths), :max(lengths, default=0)], lengths
 
-# %% ../nbs/00_states.ipynb #baf1f2f6
-def _of_one_width(clouds:list[Tensor])->list[Tensor]: # (B, T, d) each
-    "Layers that can be counted as one cloud; an error if their dimensions differ."
-    widths = {cloud.shape[-1] for cloud in clouds}
-    if len(widths) > 1: raise ValueError(f"`layers` have different dimensions {sorted(widths)}: score them one by one")
-    return clouds
-
-# %% ../nbs/00_states.ipynb #31d9e7d9
-class HiddenStates(_Batch):
-    "The states of every layer for one batch."
-    def choose(self,
-        layers:int|Sequence[int]|str|None=None, # see `choose_layers`
-    )->list[int]:                               # layer numbers, ascending
-        "The numbers of the chosen layers."
-        return choose_layers(layers, len(self.layers))
-
+# %% ../nbs/00_states.ipynb #e5fd99fc
+class _Tokens(_Batch):
+    "The rows of a layer that are points, together and by sentence."
     def index(self,
         tokens:str="real", # "real", "cls" or "all"; see `token_mask`
     )->Tensor:             # (n,) int64 rows of a layer flattened to (B·T, d)
@@ -168,6 +155,22 @@ class HiddenStates(_Batch):
         chosen, rows = self.selection(tokens)
         numbers, lengths = side_by_side(chosen)
         return Sentences(rows, numbers.to(rows.device, non_blocking=rows.device.type == "cuda"), lengths)
+
+# %% ../nbs/00_states.ipynb #baf1f2f6
+def _of_one_width(clouds:list[Tensor])->list[Tensor]: # (B, T, d) each
+    "Layers that can be counted as one cloud; an error if their dimensions differ."
+    widths = {cloud.shape[-1] for cloud in clouds}
+    if len(widths) > 1: raise ValueError(f"`layers` have different dimensions {sorted(widths)}: score them one by one")
+    return clouds
+
+# %% ../nbs/00_states.ipynb #31d9e7d9
+class HiddenStates(_Tokens):
+    "The states of every layer for one batch."
+    def choose(self,
+        layers:int|Sequence[int]|str|None=None, # see `choose_layers`
+    )->list[int]:                               # layer numbers, ascending
+        "The numbers of the chosen layers."
+        return choose_layers(layers, len(self.layers))
 
     def sample(self,
         points:int, # most points that a penalty may see of a layer, whichever tokens it counts
