@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['KEPT', 'SYNTHETIC', 'MINILM', 'REAL', 'COVERAGE', 'shrunk_scores', 'estimates', 'StabilityConfig', 'Cloud',
-           'spectrum', 'gaussian_cloud', 'draw', 'summarise', 'round_to', 'canonical', 'find_record', 'store_cells',
-           'run_size', 'run_stability', 'size_steps', 'CoverageConfig', 'sample_rows', 'judge', 'run_rows',
-           'run_coverage']
+           'spectrum', 'gaussian_cloud', 'draw', 'round_to', 'summarise', 'canonical', 'find_record', 'store_cells',
+           'run_size', 'run_stability', 'size_steps', 'CoverageConfig', 'clustered_rows', 'sample_rows', 'judge',
+           'run_rows', 'run_coverage']
 
 # %% ../nbs/07_stability.ipynb #721642f2
 import json
@@ -83,7 +83,7 @@ class StabilityConfig:
         if not self.sizes or any(n < 5 or draws < 2 for n, draws in self.sizes):
             raise ValueError(f"`sizes` must be pairs of at least 5 {self.unit} and 2 draws, not {self.sizes}")
 
-
+# %% ../nbs/07_stability.ipynb #e357b90e
 class Cloud(NamedTuple):
     "A fixed cloud, its reference, and what is known about both."
     points:Tensor                # (N, d) the points that are drawn from; S is not among them
@@ -131,6 +131,14 @@ def draw(
     return chosen if unit == "points" else torch.isin(cloud.sentences, chosen).nonzero().squeeze(1)
 
 # %% ../nbs/07_stability.ipynb #a9cd6c7f
+def round_to(
+    value:float,  # any
+    digits:int=6, # significant digits kept
+)->float:         # rounded
+    "`value` to so many significant digits."
+    return float(f"{value:.{digits}g}")
+
+# %% ../nbs/07_stability.ipynb #536666ea
 def summarise(
     values:Sequence[float], # one number a draw
 )->dict[str,float]:         # "mean", "sd", and quantiles "low" (5 %) and "high" (95 %)
@@ -140,14 +148,6 @@ def summarise(
     found = dict(mean=v.mean().item(), sd=v.std().item(), low=low, high=high)
     return {name: round_to(value) for name, value in found.items()}
 
-
-def round_to(
-    value:float,  # any
-    digits:int=6, # significant digits kept
-)->float:         # rounded
-    "`value` to so many significant digits."
-    return float(f"{value:.{digits}g}")
-
 # %% ../nbs/07_stability.ipynb #593329ba
 def canonical(
     config, # a frozen dataclass
@@ -155,7 +155,7 @@ def canonical(
     "A configuration as JSON gives it back."
     return json.loads(json.dumps(asdict(config)))
 
-
+# %% ../nbs/07_stability.ipynb #42988bf3
 def find_record(
     config,        # a `StabilityConfig` or `CoverageConfig`
     root:str|Path, # folder of records
@@ -189,7 +189,7 @@ def store_cells(
         os.replace(path.with_suffix(".tmp"), path)
     return record
 
-
+# %% ../nbs/07_stability.ipynb #5944eb02
 KEPT = ("star, ζ = 0", "unbiased", "unbiased, se", "sentence-aware", "sentence-aware, se")  # stored draw by draw
 
 def run_size(
@@ -260,6 +260,20 @@ class CoverageConfig:
     repeats: int = 2000               # simulated batches at each size
     seed: int = 0                     # of everything drawn
 
+# %% ../nbs/07_stability.ipynb #aea56aab
+def clustered_rows(
+    n:int,                 # sentences
+    config:CoverageConfig, # their lengths and memory, dimensions
+    rng:torch.Generator,   # of the draw
+)->tuple[Tensor, Tensor]:  # (m, d) rows of covariance I, and their sentence ids
+    "Tokens of sentences: a stationary autoregression along each of them."
+    longest = config.lengths[1]
+    tokens = torch.randn(longest, n, config.d, generator=rng)
+    for t in range(1, longest): tokens[t].mul_((1-config.memory**2)**0.5).add_(tokens[t-1], alpha=config.memory)
+    lengths = torch.randint(config.lengths[0], longest+1, (n,), generator=rng)
+    sentence, position = (torch.arange(longest) < lengths[:, None]).nonzero(as_tuple=True)
+    return tokens[position, sentence], sentence
+
 # %% ../nbs/07_stability.ipynb #4800888d
 def sample_rows(
     kind:str,              # one of `CoverageConfig.rows`
@@ -274,13 +288,8 @@ def sample_rows(
     if kind == "laplace": return (torch.empty(2, n, config.d).exponential_(generator=rng)/2**0.5).diff(dim=0)[0], None
     if kind == "t5": return normal(n, config.d)/chi5(n, config.d).sqrt(), None
     if kind == "t5, common scale": return normal(n, config.d)/chi5(n, 1).sqrt(), None
-    if kind != "clustered": raise ValueError(f"`kind` must be one of {CoverageConfig.rows}, not {kind!r}")
-    longest = config.lengths[1]
-    tokens = normal(longest, n, config.d)
-    for t in range(1, longest): tokens[t].mul_((1-config.memory**2)**0.5).add_(tokens[t-1], alpha=config.memory)
-    lengths = torch.randint(config.lengths[0], longest+1, (n,), generator=rng)
-    sentence, position = (torch.arange(longest) < lengths[:, None]).nonzero(as_tuple=True)
-    return tokens[position, sentence], sentence
+    if kind == "clustered": return clustered_rows(n, config, rng)
+    raise ValueError(f"`kind` must be one of {CoverageConfig.rows}, not {kind!r}")
 
 # %% ../nbs/07_stability.ipynb #39933871
 def judge(
