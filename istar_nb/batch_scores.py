@@ -28,7 +28,7 @@ def facts_of(
     "The numbers that tell whether the unbiased estimates mean anything."
     return torch.cat([totals.facts, squared.detach()[None]])
 
-
+# %% ../nbs/03_batch_scores.ipynb #6e950de7
 def check_sentences(
     facts:Sequence[float], # number of sentences, largest |x|, largest |x-mean|, estimate of tr(Σ²)
     dtype:torch.dtype,     # working dtype

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['chunk_rows', 'blocks', 'from_numpy', 'check_tensor', 'as_points', 'working_dtype', 'has_float64', 'scalar_dtype',
-           'centred_chunks', 'Scatter', 'add_products_', 'mirror_', 'squared', 'scatter', 'peak', 'unit_of',
+           'centred_chunks', 'add_products_', 'mirror_', 'squared', 'Scatter', 'scatter', 'peak', 'unit_of',
            'check_finite', 'magnitude', 'check_spread', 'host_numbers', 'check_cloud', 'about_mean', 'Covariance',
            'covariance', 'check_zeta', 'check_shape', 'check_covariance', 'shrink', 'participation_ratio',
            'merge_moments_', 'moments_over_processes', 'Moments']
@@ -25,7 +25,7 @@ class _Shareable:
     def __init__(self, x:np.ndarray):
         self.owner, self.__array_interface__ = x, x.__array_interface__ | dict(data=(x.ctypes.data, False))
 
-
+# %% ../nbs/00_covariance.ipynb #deaa4144
 def from_numpy(
     x:np.ndarray,  # of any byte order and strides, writable or not
     name:str="x",  # what the argument is called in an error
@@ -68,7 +68,7 @@ def working_dtype(
     "The dtype in which `x` is computed with."
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
-
+# %% ../nbs/00_covariance.ipynb #7174e26f
 @cache
 def has_float64(
     device:torch.device, # any; asked once a process
@@ -77,7 +77,7 @@ def has_float64(
     try: return torch.zeros((), dtype=torch.float64, device=device).dtype == torch.float64
     except (TypeError, RuntimeError): return False
 
-
+# %% ../nbs/00_covariance.ipynb #adf2b132
 def scalar_dtype(
     x:Tensor,      # any tensor
 )->torch.dtype:    # float64, or float32 on a device without it
@@ -101,13 +101,6 @@ def centred_chunks(
         yield rows, centred if isinstance(scale, float) and scale == 1 else centred.div_(scale)
 
 # %% ../nbs/00_covariance.ipynb #007dc260
-class Scatter(NamedTuple):
-    "Sums over centred points, in units of `scale`."
-    products:Tensor  # (d, d) Σ (x-mean)(x-mean)ᵀ
-    drift:Tensor     # (d,) Σ (x-mean): what rounding of the mean left over
-    spread:Tensor    # () largest |x-mean|
-
-
 def add_products_(
     out:Tensor,   # (d, d), whose upper blocks are changed
     rows:Tensor,  # (n, d)
@@ -116,7 +109,7 @@ def add_products_(
     width = -(-len(out)//blocks)
     for i in range(0, len(out), width): out[i:i+width, i:].addmm_(rows[:, i:i+width].T, rows[:, i:])
 
-
+# %% ../nbs/00_covariance.ipynb #62595313
 def mirror_(
     out:Tensor,   # (…, d, d), whose upper blocks are right
 )->Tensor:        # the same, symmetric
@@ -125,7 +118,7 @@ def mirror_(
     for i in range(0, out.shape[-1], width): out[..., i+width:, i:i+width] = out[..., i:i+width, i+width:].mT
     return out
 
-
+# %% ../nbs/00_covariance.ipynb #0d3c7562
 def squared(
     rows:Tensor,  # (…, n, d)
 )->Tensor:        # (…, d, d)
@@ -134,6 +127,13 @@ def squared(
     out, width = rows.new_empty(*rows.shape[:-2], d, d), -(-d//blocks)
     for i in range(0, d, width): out[..., i:i+width, i:] = rows[..., i:i+width].mT @ rows[..., i:]
     return mirror_(out)
+
+# %% ../nbs/00_covariance.ipynb #d6d512ab
+class Scatter(NamedTuple):
+    "Sums over centred points, in units of `scale`."
+    products:Tensor  # (d, d) Σ (x-mean)(x-mean)ᵀ
+    drift:Tensor     # (d,) Σ (x-mean): what rounding of the mean left over
+    spread:Tensor    # () largest |x-mean|
 
 # %% ../nbs/00_covariance.ipynb #36bdf634
 def scatter(
@@ -157,12 +157,12 @@ def peak(x:Tensor)->Tensor: # () in the working dtype; not finite if an entry is
     low, high = x.detach().aminmax()
     return torch.maximum(-low, high).to(working_dtype(x))
 
-
+# %% ../nbs/00_covariance.ipynb #e45995a2
 def unit_of(largest:Tensor)->Tensor: # () above 0 and finite
     "What to divide by so that squares stay in range, also where there is no such magnitude."
     return largest.nan_to_num(1., 1.).clamp(min=torch.finfo(largest.dtype).tiny)
 
-
+# %% ../nbs/00_covariance.ipynb #159e69ca
 def check_finite(
     value:float,   # largest magnitude, or another number that is not finite if an entry is not
     name:str="x",  # what the argument is called in an error
@@ -171,7 +171,7 @@ def check_finite(
     if not np.isfinite(value): raise ValueError(f"`{name}` has values that are not finite (NaN or infinity)")
     return value
 
-
+# %% ../nbs/00_covariance.ipynb #fb543cd3
 def magnitude(
     x:Tensor,        # points or a matrix, not empty
     name:str="x",    # what the argument is called in an error
@@ -200,7 +200,7 @@ def host_numbers(
         raise RuntimeError("`torch.func.vmap` is not supported: its batch cannot be checked")
     return together.tolist()
 
-
+# %% ../nbs/00_covariance.ipynb #ecb23740
 def check_cloud(
     largest:Tensor,    # () largest |x|
     spread:Tensor,     # () largest |x - mean|
@@ -241,7 +241,7 @@ class Covariance(torch.autograd.Function):
             for rows, part in centred_chunks(x, mean): out[rows] = torch.addmm(shift, part, both).to(out.dtype)
         return out
 
-
+# %% ../nbs/00_covariance.ipynb #0a21260f
 def covariance(
     x:Tensor|np.ndarray, # (n, d) floating point, n ≥ 2, d ≥ 2; one point a row
 )->Tensor:               # (d, d) symmetric, float32 (float64 for float64 `x`), in squared units of `x`; differentiable
@@ -309,6 +309,11 @@ def shrink(
     return (1-zeta)*cov + zeta*cov_ref.to(cov)
 
 # %% ../nbs/00_covariance.ipynb #7420bfb2
+def _within(value:Tensor, low:float, high:float)->Tensor:
+    "`value` in [low, high], which only rounding can leave; its gradient is that of `value` even there."
+    return value + (value.clamp(low, high) - value).detach()
+
+# %% ../nbs/00_covariance.ipynb #77553056
 def participation_ratio(
     cov:Tensor, # (d, d) covariance, symmetric, not zero
 )->Tensor:      # () in [1, d]; float32 (float64 for float64 `cov`); differentiable
@@ -319,11 +324,6 @@ def participation_ratio(
         cov = cov.to(working_dtype(cov))/largest
         wide = scalar_dtype(cov)
         return _within(cov.diagonal().sum(dtype=wide)**2/cov.square().sum(dtype=wide), 1, len(cov)).to(cov.dtype)
-
-
-def _within(value:Tensor, low:float, high:float)->Tensor:
-    "`value` in [low, high], which only rounding can leave; its gradient is that of `value` even there."
-    return value + (value.clamp(low, high) - value).detach()
 
 # %% ../nbs/00_covariance.ipynb #055fafc0
 def merge_moments_(

@@ -213,7 +213,7 @@ def two_nn_with_error(
     dimension = slope.to(working_dtype(x))
     return Dimension(dimension, (slope*relative).to(dimension), len(logs))
 
-
+# %% ../nbs/04_dimension.ipynb #4a498dfe
 def two_nn(
     x:Tensor|np.ndarray,  # (n, d) floating point, n ≥ 3; one point a row, points independent of each other
     discard:float=0.1,    # share of the largest ratios left out, in (0, 1)

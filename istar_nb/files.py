@@ -29,14 +29,14 @@ def local_path(
     "A path on this machine, as a shell would read it."
     return Path(os.path.expanduser(path))
 
-
+# %% ../nbs/09_files.ipynb #e2b0fefa
 def absolute(
     path:str|Path, # folder or fsspec URL
 )->str:
     "The same place for processes that work in another folder; `~` stands for the home folder."
     return str(path) if "://" in str(path) else str(local_path(path).absolute())
 
-
+# %% ../nbs/09_files.ipynb #03698458
 def open_root(
     root:str|Path, # folder or fsspec URL
 )->tuple["AbstractFileSystem",str]: # file system, and path on it
@@ -62,7 +62,7 @@ def local_folder(
     fs, path = open_root(absolute(root))
     return Path(path) if "file" in fs.protocol else None
 
-
+# %% ../nbs/09_files.ipynb #4afc5181
 def folder_beside(
     root:str|Path,       # folder or fsspec URL of the store
     name:str,            # of the folder, and of the argument that chooses another one
@@ -144,14 +144,14 @@ def _hash_of_file(path:str, size:int, changed:int)->str: # 64 hexadecimal digits
     "SHA-256 of a file of this size that was changed at this time."
     with open(path, "rb") as file: return hashlib.file_digest(file, "sha256").hexdigest()
 
-
+# %% ../nbs/09_files.ipynb #84be7778
 def _hash_now(path:Path)->str: # 64 hexadecimal digits
     "SHA-256 of a file; what was changed within the last two seconds is read anew, as it could change again unnoticed."
     stat = path.stat()
     fresh = abs(time.time_ns() - stat.st_mtime_ns) < 2*10**9
     return (_hash_of_file.__wrapped__ if fresh else _hash_of_file)(str(path), stat.st_size, stat.st_mtime_ns)
 
-
+# %% ../nbs/09_files.ipynb #afff22da
 def files_sha256(
     paths:Sequence[Path], # in the order that counts
 )->str|None:              # 64 hexadecimal digits; None when there is no file

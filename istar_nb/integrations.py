@@ -42,7 +42,7 @@ def states_of(
         raise ValueError(f"`attention_mask` is missing from the batch ({', '.join(batch)}): which tokens are padding?")
     return HiddenStates(states, batch["attention_mask"])
 
-
+# %% ../nbs/15_integrations.ipynb #ebb17c96
 def model_states(
     model:nn.Module, # a Hugging Face model
     batch:dict,      # `input_ids` and `attention_mask` (B, T), and what else the model takes
@@ -78,7 +78,7 @@ def data_batches(
         rows = [loader.dataset[j] for j in order[i:i+args.per_device_train_batch_size]]
         yield send_to_device(dict(loader.collate_fn(rows)), args.device)
 
-
+# %% ../nbs/15_integrations.ipynb #fe6ec596
 def _load_parts(parts:dict[str,nn.Module], file:Path, device:torch.device)->bool: # whether there was a file
     "Give each part its state, if the file has one."
     tensors = load_file(file) if file.is_file() else {}
@@ -137,7 +137,7 @@ def check_strength(
     if not math.isfinite(lam): raise ValueError(f"`lam` must be finite, not {lam}")
     return lam
 
-
+# %% ../nbs/15_integrations.ipynb #3c73efac
 def check_regularizer(
     regularizer:Regularizer, # value to check
 )->Regularizer:              # the value, if valid

@@ -208,7 +208,7 @@ class OutlierDimensions(NamedTuple):
     ids:Tensor   # (count,) their numbers, ascending
     share:Tensor # () their share of the total variance, in [0, 1]
 
-
+# %% ../nbs/03_measures.ipynb #b28a17e3
 def chosen(
     outlier:Tensor,     # (d,) bool
     variance:Tensor,    # (d,) variances
@@ -253,7 +253,7 @@ def outlier_dimensions(
     "Dimensions `n_sigma` standard deviations off the rest (in activations, for the weights of Kovaleva et al. 2021)."
     return outliers_of(*mean_and_variance(x), n_sigma, by)
 
-
+# %% ../nbs/03_measures.ipynb #9b171b39
 def high_variance_dimensions(
     x:Tensor|np.ndarray, # (n, d) floating point, n ≥ 2, d ≥ 2
     ratio:float=5.,      # how many times the average variance over dimensions

@@ -12,21 +12,20 @@ from contextlib import contextmanager
 import torch
 
 # %% ../nbs/01_precision.ipynb #a76dcb4e
-_fewer_digits = dict(cpu="bf16", cuda="tf32")    # what "medium" lets the factors of float32 products be rounded to
-
-
 def _products_of(device:torch.device): # owner of the setting; None where PyTorch has none
     backend = getattr(torch.backends, dict(cpu="mkldnn", cuda="cuda").get(device.type, ""), None)
     settings = getattr(backend, "matmul", None)
     return settings if hasattr(settings, "fp32_precision") else None
 
-
+# %% ../nbs/01_precision.ipynb #47fc35d2
 def product_format(
     device:torch.device, # where products are computed
 )->str|None:             # such as "ieee" or "bf16"; None where PyTorch has no such setting
     "The format to which factors of float32 products may be rounded."
     return getattr(_products_of(device), "fp32_precision", None)
 
+# %% ../nbs/01_precision.ipynb #dcaea084
+_fewer_digits = dict(cpu="bf16", cuda="tf32")    # what "medium" lets the factors of float32 products be rounded to
 
 def matmul_formats(
     device:torch.device, # where products are computed
@@ -64,7 +63,7 @@ def check_precision(
         raise ValueError(f"`precision` 'medium' needs PyTorch 2.9 or later, and this is {torch.__version__}")
     return precision
 
-
+# %% ../nbs/01_precision.ipynb #0789383a
 def format_of(
     precision:str,       # "highest": as the process is set; "medium": bfloat16 on a CPU, TF32 on CUDA
     device:torch.device, # where products are computed

@@ -27,7 +27,7 @@ def check_scope(
     if scope not in ("global", "local"): raise ValueError(f"`scope` must be 'global' or 'local', not {scope!r}")
     return scope
 
-
+# %% ../nbs/00_processes.ipynb #22fd0305
 def processes_of(
     scope:str,                  # "global" or "local"
 )->"dist.ProcessGroup|None":    # None for this process alone
@@ -109,7 +109,7 @@ class _GlobalSum(torch.autograd.Function):
         if torch.is_grad_enabled(): single_process(ctx.group)
         return grad*process_count(ctx.group), None
 
-
+# %% ../nbs/00_processes.ipynb #f19bcb36
 def global_sum(
     x:Tensor,                       # any shape, of this process
     group:"dist.ProcessGroup|None", # processes to sum over; None for this one alone

@@ -51,7 +51,7 @@ def isoscore_from_cov(
 class TooFew(ValueError):
     "The whole batch, over all processes, has fewer points or sentences than a penalty needs."
 
-
+# %% ../nbs/02_scores.ipynb #64ef88bf
 def check_count(
     count:float,    # how many there are, over all processes
     needed:int=2,   # how many are needed
@@ -80,7 +80,7 @@ def _selected(cloud:Tensor, index:Tensor|None)->Tensor:
     rows = cloud.flatten(0, -2)
     return rows if index is None else rows[index]
 
-
+# %% ../nbs/02_scores.ipynb #9ff57feb
 def pooled_mean(
     clouds:Sequence[Tensor],        # (..., d) each
     index:Tensor|None,              # rows of every flattened cloud that count; None for all
@@ -129,7 +129,7 @@ def ratio_slopes(
     ratio = trace**2/square
     return ((ratio-1)/(d-1)).clamp(0, 1), 2*trace/square, -2*ratio/square
 
-
+# %% ../nbs/02_scores.ipynb #7b8bdb7f
 def ratio_and_gradient(
     cov:Tensor, # (d, d) symmetric, largest entry 1; overwritten
 )->tuple[Tensor,Tensor]: # () score in float64, (d, d) gradient of the participation ratio
@@ -199,7 +199,7 @@ class Reference(NamedTuple):
     trace:Tensor   # () tr(Σ_S), in units of `largest`
     square:Tensor  # () ‖Σ_S‖², in units of `largest` squared
 
-
+# %% ../nbs/02_scores.ipynb #d11b98c7
 def reference_of(
     cov_ref:Tensor|None, # (d, d) covariance
 )->Reference|None:       # None for None
@@ -222,7 +222,7 @@ def _unit_rows(x:Tensor)->tuple[Tensor,Tensor,Tensor]: # (n, d) rows; () what th
     facts = torch.stack([largest.new_full((), len(x)), largest, spread*unit, torch.zeros_like(largest)])
     return rows.div_(spread), unit*spread, facts.to(wide)
 
-
+# %% ../nbs/02_scores.ipynb #cfc0bff8
 def _shrunk(rows:Tensor, size:Tensor, trace:Tensor, square:Tensor, reference:Reference,
             zeta:float|Tensor)->tuple[Tensor,...]: # () α; () tr(Σ_ζ); () ‖Σ_ζ‖²; (n, d) rows·βΣ_S; () largest of Σ_S
     "Trace and square of the scatter, shrunk: Σ_ζ is α times the scatter and β Σ_S, in units of the larger of the two."
@@ -271,7 +271,7 @@ def few_points(
     "Whether the way by the Gram matrix is less work."
     return 2 <= n < d if not shrunk else 2 <= n <= d/2
 
-
+# %% ../nbs/02_scores.ipynb #58f01117
 def isoscore_star(
     x:Tensor|np.ndarray,      # (n, d) float, n ≥ 2, d ≥ 2; one row per real token, padding removed
     cov_ref:Tensor|None=None, # (d, d) reference covariance Σ_S, in squared activation units; needed when `zeta` > 0
@@ -286,7 +286,7 @@ def isoscore_star(
     check_facts(facts.tolist(), score.dtype)
     return score
 
-
+# %% ../nbs/02_scores.ipynb #65577866
 def isoscore(
     x:Tensor|np.ndarray, # (n, d) float, n ≥ 2, d ≥ 2; one row per real token, padding removed
 )->Tensor:               # () in [0, 1], 1 is isotropic; float32 (float64 for float64 `x`); differentiable in `x`
@@ -311,7 +311,7 @@ def _score_of(sums:RowSums)->Tensor: # () in the working dtype
                          "which is no more than rounding or below zero")
     return ratio_score(traces, sums.x.shape[1]).to(dtype)
 
-
+# %% ../nbs/02_scores.ipynb #e35c4a25
 def isoscore_unbiased(
     x:Tensor|np.ndarray,        # (n, d) float, n ≥ 4; one row per real token
     sentences:Tensor|None=None, # (n,) ids equal within a sentence, at least 4 different; None when rows are independent

@@ -43,7 +43,7 @@ def add_part_(
     total[2:, 0] += directions
     return total
 
-
+# %% ../nbs/05_streaming.ipynb #05bb6ef4
 def add_sums_(total:Tensor, part:Tensor)->Tensor: # `total`, changed in place: now of all the points
     "Merge sums."
     return add_part_(total, part[:2], part[2:, 0], part[2:, 1:])
@@ -106,7 +106,7 @@ def sums_of(
     total = torch.zeros(d+2, d+1, dtype=torch.float64, device=device)
     return add_points_(total, points, index, inverse_norms(points, index, norms, *extremes.tolist()))
 
-
+# %% ../nbs/05_streaming.ipynb #478c7c20
 def merged(parts:Tensor)->Tensor: # (W, K, d+2, d+1) of W sets of points in K groups -> (K, d+2, d+1)
     "The sums of all sets together, group by group."
     total = parts[0].clone()

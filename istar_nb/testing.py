@@ -24,12 +24,12 @@ def error_of(
     raise AssertionError("no error was raised")
 
 # %% ../nbs/00_testing.ipynb #e582330f
-factors = dict(mm=0, bmm=0, addmm=1, addmm_=1, baddbmm=1, baddbmm_=1)    # which argument is the left factor
-
 def memory_of(values:object)->list[tuple[int,int]]: # address and entries of each
     "The memory of all tensors in a structure."
     return [(t.untyped_storage().data_ptr(), t.numel()) for t in tree_leaves(values) if isinstance(t, Tensor)]
 
+# %% ../nbs/00_testing.ipynb #3ee4385a
+factors = dict(mm=0, bmm=0, addmm=1, addmm_=1, baddbmm=1, baddbmm_=1)    # which argument is the left factor
 
 class Work(TorchDispatchMode):
     "What PyTorch does within a block."

@@ -140,7 +140,7 @@ def rooted_tree(x:Tensor)->Tensor: # (n, 2) int64
     "The minimum spanning tree of points on the CPU, after the loop of its root."
     return torch.from_numpy(np.concatenate([np.zeros((1, 2), np.int64), host_tree(x)]))
 
-
+# %% ../nbs/08_trees.ipynb #fa213f3b
 @torch.no_grad()
 def rooted_forest(
     x:Tensor,                 # (n, d) points, n ≥ 1, on any device

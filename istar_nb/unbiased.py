@@ -27,7 +27,7 @@ class Traces(NamedTuple):
     squared:Tensor        # estimate of tr(Σ²), float64, in units⁴
     trace_squared:Tensor  # estimate of tr(Σ)², float64, in units⁴
 
-
+# %% ../nbs/01_unbiased.ipynb #cf0022e2
 class GroupTotals(NamedTuple):
     "Sums over groups g of points: B = ΣB_g, M = Σs_g s_gᵀ, S = Σs_g; () each, or one for every left-out group."
     powers:Tensor              # (4, …) float64 Σ n_g, Σ n_g², Σ n_g³, Σ n_g⁴
@@ -200,7 +200,7 @@ def are_short(
     "Whether the products of a sentence's rows with each other are less work than B_g, value and gradient together."
     return 4*rows < d
 
-
+# %% ../nbs/01_unbiased.ipynb #c92cc405
 class SentenceSums(NamedTuple):
     "Some sentences' points and their sums."
     numbers:Tensor  # (g, m) rows of a flattened cloud; -1 for none
@@ -227,7 +227,7 @@ def sums_of(numbers:Tensor, clouds:Sequence[Tensor], mean:tuple[Tensor,Tensor], 
     return SentenceSums(numbers, rows, count.to(rows.dtype), total, along, (along.mT @ rows)[:, 0],
                         rows.flatten(1).square().sum(1), total.square().sum(1))
 
-
+# %% ../nbs/01_unbiased.ipynb #f3768a55
 def sentence_sums(
     clouds:Sequence[Tensor],    # (B, T, d) each
     sentences:Sentences,        # which of their rows belong together
@@ -294,7 +294,7 @@ def add_sums_(g:SentenceSums, matrices:Tensor, scalars:Tensor)->None:
     within, h = (torch.linalg.vector_norm(x, dtype=wide)**2 for x in (squares, g.along))
     scalars += torch.stack([within, b @ b, h, b @ sigma, sigma @ sigma])
 
-
+# %% ../nbs/01_unbiased.ipynb #04fccd36
 def sentence_totals(
     clouds:Sequence[Tensor],             # (B, T, d) each; counted as one cloud
     sentences:Sentences,                 # which of their rows belong together

@@ -82,7 +82,7 @@ def values_of(
     elif not isinstance(part, (list, tuple)): return []
     return [value for inner in part for value in values_of(name, inner)]
 
-
+# %% ../nbs/06_watching.ipynb #9c96029b
 def fit_mask(
     mask:Tensor,    # (B, T') of a call; non-zero marks a real token
     states:Tensor,  # (B, T, d) states
@@ -102,7 +102,7 @@ def enclosing(
     paths = {".".join(name.split(".")[:depth]) for name in names for depth in range(name.count(".")+2)}
     return {name: module for name, module in model.named_modules() if name in paths}
 
-
+# %% ../nbs/06_watching.ipynb #c1d91f20
 def takes(
     module:nn.Module, # any module
     name:str,         # of an argument
@@ -242,7 +242,7 @@ def _measured(f:Callable)->dict:
     try: return f()
     except ValueError: return {}
 
-
+# %% ../nbs/06_watching.ipynb #3c32d077
 class Watch(_Recorder):
     "What `watch` has seen so far."
     def compute(self)->dict[str,dict[str,Tensor]]: # layer -> measures; empty for a layer that cannot be measured
