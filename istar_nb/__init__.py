@@ -34,7 +34,7 @@ _public = {
 }
 _owners = {name: module for module, names in _public.items() for name in names.split()}
 
-
+# %% ../nbs/61_api.ipynb #ed2fae7d
 def __getattr__(name:str)->object:
     "A public name of the package, from the module that owns it."
     if name not in _owners: raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -42,7 +42,7 @@ def __getattr__(name:str)->object:
     globals()[name] = value    # found at once the next time
     return value
 
-
+# %% ../nbs/61_api.ipynb #37d3fc58
 def __dir__()->list[str]:
     "What can be asked for, for tab completion."
     return sorted({"__version__", *_owners})

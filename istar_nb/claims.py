@@ -27,6 +27,7 @@ pages = (istar_table1, istar_table2, istar_figure2, istar_figure3, istar_figure4
          istar_figure7, istar_figure8, shrink_table2, shrink_table3, shrink_figure1, shrink_figure2, isolayer_table2,
          isolayer_table3, isolayer_figure2, every_method, from_scratch, padding, placebo, early, without_function)
 
+# %% ../nbs/57_claims.ipynb #5d6eb004
 def every_claim(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]: # in the order of the pages, with corrected p-values
@@ -38,8 +39,6 @@ def every_claim(
     if twice: raise ValueError(f"every claim must have a name of its own, and several are called {', '.join(twice)}")
     return correct(claims)
 
-
-
 # %% ../nbs/57_claims.ipynb #75de66db
 def page_claims(
     page:str,   # name of a page, such as "istar_table1"
@@ -50,7 +49,7 @@ def page_claims(
         raise ValueError(f"`page` must be one of {', '.join(known)}, not {page!r}")
     return [claim for claim in every_claim(root) if claim.page == page]
 
-
+# %% ../nbs/57_claims.ipynb #b11ad9a7
 def named(
     claims:Sequence[Claim], # with names of their own
 )->dict[str,Claim]:         # name -> claim
@@ -67,7 +66,7 @@ def points(
     text = f"{signed(100*e.effect, '+.2f')} points"
     return f"{text} [{signed(100*e.low, '+.2f')}, {signed(100*e.high, '+.2f')}]" if interval else text
 
-
+# %% ../nbs/57_claims.ipynb #c791bc7a
 def beside_paper(
     claim:Claim,  # a claim about scores, with the paper's own effect
 )->str:           # continues "an interval that"
@@ -77,7 +76,7 @@ def beside_paper(
             "too wide": f"contains both zero and {effect}", "undecided": "cannot be formed",
             "not run": "does not exist yet"}[claim.word]
 
-
+# %% ../nbs/57_claims.ipynb #a7a40e38
 def count(
     n:int,     # how many, at least 0
     noun:str,  # in the singular
@@ -188,6 +187,7 @@ main_names = ("Table 1, λ < 0 against base, MiniLM", "Table 1, λ < 0 against b
               "IsoLayer, Table 2, the layer scores above its own stage one",
               "IsoLayer, IsoLayer, Table 2, the joint loss scores above the task loss alone, same layer")
 
+# %% ../nbs/57_claims.ipynb #1591d2e9
 def main_claims(
     claims:Sequence[Claim], # the claims of all pages
 )->list[Claim]:

@@ -203,6 +203,7 @@ def measure_command(
 commands = dict(demo=demo_command, measure=measure_command, train=train_command, sweep=sweep_command,
                 pretrain=pretrain_command, runs=runs_command, tasks=tasks_command)
 
+# %% ../nbs/61_cli.ipynb #9c1eb4e3
 def _carry_out(args:list[str])->None:
     "Read what was typed and do it."
     if args[:1] == ["--version"]: return print(f"istar_nb {istar_nb.__version__}")
@@ -213,7 +214,7 @@ def _carry_out(args:list[str])->None:
     about = "Measure, change and honestly evaluate the isotropy of language-model representations."
     tyro.extras.subcommand_cli_from_dict(chosen, prog="istar", args=args, description=about)
 
-
+# %% ../nbs/61_cli.ipynb #6ecfdc87
 def main(
     args:list[str]|None=None, # what was typed after `istar`; None for the real command line
 )->None:

@@ -67,7 +67,7 @@ class Places:
 
     def __post_init__(self): check_positive(checkpoint_every=self.checkpoint_every)
 
-
+# %% ../nbs/60_commands.ipynb #84e59063
 PlacesArg, ConfigArg = Annotated[Places, tyro.conf.arg(name="")], Annotated[RunConfig, tyro.conf.arg(name="")]
 
 # %% ../nbs/60_commands.ipynb #e1a9f439

@@ -141,7 +141,7 @@ def start_name(
     "What a start is called."
     return "as it is" if target != target else f"ι = {target:g}" + ", one outlier"*(shape == "outlier")
 
-
+# %% ../nbs/56_control_claims.ipynb #3cacd309
 def start_runs(
     evidence:Evidence,
 ):  # pandas DataFrame, one row for every run and epoch, the one before training too; `start` and `last_isoscore`
@@ -179,7 +179,7 @@ def same_seeds(
     seeds = sorted(set(run.seed) & set(baseline.seed))
     return tuple(frame.set_index("seed").loc[seeds] for frame in (run, baseline))
 
-
+# %% ../nbs/56_control_claims.ipynb #74b4c09e
 def sentence_comparisons(
     evidence:Evidence,
 )->dict: # name -> (runs, baselines), two pandas DataFrames with the same seeds in the same order

@@ -217,8 +217,7 @@ class Worker:
         code = "import sys; from istar_nb.executors import work; sys.exit(work())"
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-c", code], stdin=subprocess.PIPE, stdout=self.log, stderr=self.log, env=env,
-                                        text=True,
-            encoding="utf-8", start_new_session=True) # Ctrl-C is for the sweep alone
+            text=True, encoding="utf-8", start_new_session=True)    # Ctrl-C is for the sweep alone
         order = dict(config=asdict(config), job=asdict(job), cores=slot.cores, threads=slot.threads)
         with suppress(BrokenPipeError):    # it has just died, which its exit status tells
             print(json.dumps(order), file=self.process.stdin, flush=True)

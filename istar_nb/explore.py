@@ -37,7 +37,7 @@ class Slider(NamedTuple):
     high:float   # greatest value
     step:float   # between neighbouring values
 
-
+# %% ../nbs/40_explore.ipynb #9aaab44a
 class Choice(NamedTuple):
     "One of some words."
     label:str              # shown beside it
@@ -128,7 +128,7 @@ class Spectrum(NamedTuple):
     ratio:float              # participation ratio, in [1, d]
     isoscore:float           # IsoScore*, in [0, 1]
 
-
+# %% ../nbs/40_explore.ipynb #f2398308
 def spectrum_numbers(
     variances:Sequence[float], # (d,) of the batch, not negative, d ≥ 2
     reference:Sequence[float], # (d,) of Σ_S
@@ -156,7 +156,7 @@ def plot_eigenvalues(
     ax.legend()
     return ax
 
-
+# %% ../nbs/40_explore.ipynb #c1c009c1
 def plot_ellipses(
     variances:Sequence[float], # (d,) of the batch, d ≥ 2
     eigenvalues:Sequence[float], # (d,) of Σζ
@@ -186,7 +186,7 @@ def draw_spectrum(
     ratio = f"Participation ratio {numbers.ratio:.3f} of {len(values)} directions"
     return figure, f"{ratio}; IsoScore* ι = {numbers.isoscore:.3f}."
 
-
+# %% ../nbs/40_explore.ipynb #39e1d39d
 def explore_spectrum(): # ipywidgets VBox
     "Drag variances and ζ: eigenvalues, participation ratio and IsoScore*."
     return explorer("spectrum", draw_spectrum)
@@ -202,7 +202,7 @@ def uniforms(
     t ^= t + (t ^ (t >> 7))*(t | 61)
     return ((t ^ (t >> 14)) + 0.5)/2**32
 
-
+# %% ../nbs/40_explore.ipynb #926950a8
 def normals(
     count:int, # how many
     seed:int,  # at least 0
@@ -226,7 +226,7 @@ class Batches(NamedTuple):
     shrunk:list[float]      # (draws,) with Σ_S and ζ
     unbiased:list[float]    # (draws,) may exceed 1
 
-
+# %% ../nbs/40_explore.ipynb #3a09a1ee
 def batch_numbers(
     n:int,                # points in a batch, n ≥ 5
     d:int,                # dimensions, d ≥ 2
@@ -246,6 +246,7 @@ def batch_numbers(
 # %% ../nbs/40_explore.ipynb #07444bfd
 score_colors = {"plug-in": okabe_ito["vermillion"], "shrunk": okabe_ito["blue"], "unbiased": okabe_ito["green"]}
 
+# %% ../nbs/40_explore.ipynb #ab673c3e
 def plot_batches(
     numbers:Batches, # what to draw
     ax,              # matplotlib axes
@@ -259,7 +260,7 @@ def plot_batches(
     ax.set(xlabel="score ι", xlim=(0, None), yticks=(2, 1, 0), yticklabels=score_colors)
     return ax
 
-
+# %% ../nbs/40_explore.ipynb #52299607
 def draw_batches(
     **values:float|str,  # as in `batch_numbers`
 )->"tuple[Figure, str]": # figure; a sentence
@@ -272,7 +273,7 @@ def draw_batches(
                       for name, found in zip(score_colors, numbers[1:]))
     return figure, f"True ι = {numbers.truth:.3f}. Means of {draws} batches: {means}."
 
-
+# %% ../nbs/40_explore.ipynb #25c70c7e
 def explore_batches(): # ipywidgets VBox
     "Change n, d, the spectrum and ζ: bias and spread of three scores."
     return explorer("batches", draw_batches)
@@ -284,6 +285,7 @@ controls["barcode"] = {
     "selection": Choice("selection", "atienza", SELECTIONS),
     "rate": Slider("step size", 0.1, 0.02, 0.5, 0.02), "steps": Slider("gradient steps", 0, 0, 40, 1)}
 
+# %% ../nbs/40_explore.ipynb #cc67fb87
 def clustered_points(
     clusters:int, # number of centres, near a circle
     points:int,   # number of points, dealt to the centres in turn
@@ -305,7 +307,7 @@ class Barcode(NamedTuple):
     entropy:float       # of the selected bars, in nats
     gradient:Tensor     # (n, 2) of the entropy in the points
 
-
+# %% ../nbs/40_explore.ipynb #e0b16201
 def barcode(
     x:Tensor,                # (n, d) points, n ≥ 2
     selection:str="atienza", # which bars; see `select_bars`
@@ -319,7 +321,7 @@ def barcode(
     gradient, = torch.autograd.grad(entropy, x, materialize_grads=True)
     return Barcode(edges, bars.detach(), features, entropy.item(), gradient)
 
-
+# %% ../nbs/40_explore.ipynb #f3070052
 def climbed(
     x:Tensor,       # (n, d) points
     selection:str,  # which bars
@@ -347,7 +349,7 @@ def plot_tree(
     ax.set(xlim=(-1.7, 1.7), ylim=(-1.7, 1.7), aspect="equal")
     return ax
 
-
+# %% ../nbs/40_explore.ipynb #73e494b5
 def plot_bars(
     found:Barcode, # what to draw
     ax,            # matplotlib axes
@@ -379,7 +381,7 @@ def draw_barcode(
     entropy = f"persistent entropy H = {max(0., found.entropy):.3f} of at most {most:.3f}"
     return figure, f"{count} of {len(found.bars)} bars selected; {entropy}."
 
-
+# %% ../nbs/40_explore.ipynb #afb9abc1
 def explore_barcode(): # ipywidgets VBox
     "Change the points and the selection, and take gradient steps: tree, bars, entropy."
     return explorer("barcode", draw_barcode)

@@ -28,14 +28,14 @@ def first_tasks(
     kept = runs[(runs.encoder + runs.task).isin(["MiniLMcola", "scratchsst2"])]
     return kept.assign(place=kept.encoder + ", " + kept.task)
 
-
+# %% ../nbs/53_figure_claims.ipynb #b84614a0
 def last_layer(
     column,  # pandas Series of lists with one number for each layer
 ):           # pandas Series of numbers
     "The number of the last layer, for every run."
     return column.str[-1].astype(float)
 
-
+# %% ../nbs/53_figure_claims.ipynb #11c0bda2
 def fallen(
     runs,               # pandas DataFrame, the runs of one strength
     collapsed:set[str], # ids of collapsed runs

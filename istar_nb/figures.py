@@ -25,11 +25,9 @@ def style()->Iterator[None]:
     "matplotlib settings of every figure of the package, for a `with` block."
     import matplotlib as mpl
     settings = {"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e6e6e6",
-                "grid.linewidth": 0.6,
-                "axes.axisbelow": True, "font.size": 9, "axes.titlesize": 10, "axes.titlelocation": "left",
-                "legend.frameon": False,
-                "lines.linewidth": 1.6, "lines.markersize": 4.5, "figure.dpi": 110, "savefig.dpi": 150,
-                "svg.hashsalt": "istar_nb"}
+                "grid.linewidth": 0.6, "axes.axisbelow": True, "font.size": 9, "axes.titlesize": 10,
+                "axes.titlelocation": "left", "legend.frameon": False, "lines.linewidth": 1.6, "lines.markersize": 4.5,
+                "figure.dpi": 110, "savefig.dpi": 150, "svg.hashsalt": "istar_nb"}
     before = {name: mpl.rcParams[name] for name in settings}
     mpl.rcParams.update(settings)
     try: yield
@@ -43,14 +41,14 @@ def signed(
     "A number with its sign, with a minus as long as the plus."
     return format(value, form).replace("-", "−")
 
-
+# %% ../nbs/31_figures.ipynb #7c889340
 def literal(
     text:str,  # such as the name of a file
 )->str:        # what makes matplotlib draw it
     "A label drawn as it is: matplotlib reads mathematics between dollar signs, and hides what begins with an underscore."
     return "\u200b"*text.startswith("_") + text.replace("$", r"\$")
 
-
+# %% ../nbs/31_figures.ipynb #c3f50909
 def new_axes(ax:"Axes|None", **kwargs)->"Axes":
     "`ax`, or fresh axes."
     from matplotlib import pyplot as plt
@@ -65,14 +63,14 @@ def method_color(
     colors = METHODS[method].colors
     return colors[-1 if lam < 0 else 0]
 
-
+# %% ../nbs/31_figures.ipynb #f7a72fc8
 def strength_of(
     config:dict,  # of a `RunRecord`
 )->float:         # λ, or the relative strength in its place
     "The strength of a run's penalty."
     return config["lam"] if config.get("relative") is None else config["relative"]
 
-
+# %% ../nbs/31_figures.ipynb #e47458df
 def run_label(
     config:dict,  # of a `RunRecord`
 )->str:           # such as "I-STAR, λ = −0.1"
@@ -164,6 +162,7 @@ measure_names = {
     "participation_ratio": "participation ratio", "effective_rank_centred": "effective rank, centred",
     "two_nn": "TwoNN", "outlier_count": "outlier dimensions", "count": "points"}
 
+# %% ../nbs/31_figures.ipynb #eb2409d5
 def plot_measure(
     found:Mapping[str,dict[str,dict]], # model -> layer -> summary
     name:str,                          # of the measure
@@ -180,7 +179,7 @@ def plot_measure(
     ax.locator_params(axis="x", integer=True)
     return ax
 
-
+# %% ../nbs/31_figures.ipynb #02735827
 def measure_figure(
     found:Mapping[str,dict[str,dict]], # model -> layer -> summary
     names:Sequence[str]=("isoscore", "mean_cosine", "sv_anisotropy_centred", "two_nn"), # one panel each

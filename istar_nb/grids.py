@@ -257,17 +257,16 @@ def load_records(
     rows = []
     for record in iterate_records(root, ids=ids):
         head = dict(id=record.id, status=record.status, **defaults | record.config, metric=record.metric,
-                    score=record.score,
-                    seconds=record.seconds, data_sha256=record.data.get("sha256"), error=record.error)
+                    score=record.score, seconds=record.seconds, data_sha256=record.data.get("sha256"),
+                    error=record.error)
         last = record.epochs if every_epoch else record.epochs[-1:]
         rows += [{**head, **epoch} for epoch in last or [{}]]
     return pd.DataFrame(rows)
 
 # %% ../nbs/27_grids.ipynb #6148be4b
 measured = ("id", "status", "metric", "score", "seconds", "data_sha256", "error", "epoch", "isoscore",
-            "isoscore_layers",
-            "mean_cosine", "two_nn_layers", "mean_activation", "cls_isoscore", "cls_anisotropy_raw",
-            "cls_anisotropy_centred", "cls_explained_variance")
+            "isoscore_layers", "mean_cosine", "two_nn_layers", "mean_activation", "cls_isoscore",
+            "cls_anisotropy_raw", "cls_anisotropy_centred", "cls_explained_variance")
 
 # %% ../nbs/27_grids.ipynb #9098faef
 def load_sweep(

@@ -107,7 +107,7 @@ def _pairs(
     if (first := next(pairs, None)) is None: raise ValueError("`texts` holds no text")
     return chain([first], pairs)
 
-
+# %% ../nbs/35_isotropy.ipynb #1e664d72
 def _check_points(points:object, tokens:str, layers:Sequence[int]|None)->None:
     "An error for what only a model with texts can have."
     if isinstance(points, tuple): raise TypeError("`texts` is missing: a model is measured on texts")

@@ -51,6 +51,7 @@ table1_cells = {
     ("DistilBERT", "I-STAR"):
         "91.42±0.11 86.25±0.32 58.05±0.95 84.17±0.35 89.67±0.08 50.03±0.93 85.28±0.11 50.13±0.23 83.69±0.36"}
 
+# %% ../nbs/52_istar_claims.ipynb #201470cc
 def table1_paper(
     part:int=0,  # 0 for the means, 1 for the standard deviations
 ):               # pandas DataFrame, tasks in rows, (model, method) in columns, percent
@@ -179,6 +180,7 @@ table2_paper = {
     "BERT": "-5|0.2 -1|0.4 -1|0.8 -1|0.6 -1|0.2 -1|0.8 -1|0.2 -5|0.2 -3|0.6",
     "DistilBERT": "-5|0.6 -1|0.2 -1|0.6 -1|0.8 -1|0.2 -3|0.4 -3|0.4 -1|0.2 -5|0.2"}
 
+# %% ../nbs/52_istar_claims.ipynb #befa41b9
 def two_sided(
     evidence:Evidence,  # the records
 )->dict:                # (encoder, task) -> the best candidates with λ < 0 and with λ > 0

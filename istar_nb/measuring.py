@@ -56,7 +56,7 @@ def _text_batches(texts:Iterator, tokenizer, batch_tokens:int, max_length:int, p
             columns = {k: [encoded[k][i] for i in rows] for k in encoded}
             yield dict(tokenizer.pad(columns, padding_side="right", return_tensors="pt", verbose=False))
 
-
+# %% ../nbs/32_measuring.ipynb #df494ddc
 def text_batches(
     texts:Iterable[tuple[str,...]],      # one or two texts each
     tokenizer:"PreTrainedTokenizerBase", # of the model
@@ -136,12 +136,12 @@ def _take_in(found:dict[int,Measurement], states:HiddenStates, tokens:str, layer
         if tokens in ("mean", "last"): x, mask = _one_a_text(x, mask, tokens), mask.any(1)
         found.setdefault(l, Measurement(tokens)).update(x, mask)
 
-
+# %% ../nbs/32_measuring.ipynb #b9096045
 def _return_memory()->None:
     "Give freed memory back to the system where glibc would keep it: batches of many shapes leave holes of many sizes."
     with contextlib.suppress(OSError, AttributeError): ctypes.CDLL(None).malloc_trim(0)
 
-
+# %% ../nbs/32_measuring.ipynb #3472b56a
 def _pooled_summary(parts:list[Measurement])->dict[str,dict]: # empty for fewer than two parts or different dimensions
     "Measures of the union of layers of the same texts, from their sums."
     if len(parts) < 2 or len({m.metrics.sums.shape for m in parts}) > 1: return {}
@@ -177,7 +177,7 @@ def distinct(
         if len(set(labels)) == len(labels): return list(map(_readable, labels))
     return [f"{_readable(label)} ({i})" for i, label in enumerate(choices[-1], 1)]
 
-
+# %% ../nbs/32_measuring.ipynb #2d7c3b3a
 def _readable(
     name:str, # of a file, as Python has it: bytes that its locale does not know are surrogates
 )->str:       # with those bytes read as UTF-8 if they are, and otherwise replaced
@@ -197,7 +197,7 @@ def _lines_of(text:Path)->Texts:
             except UnicodeEncodeError: raise ValueError(f"--text {text} is not UTF-8 in line {number}") from None
             if line := line.strip(): yield line,
 
-
+# %% ../nbs/32_measuring.ipynb #a7164ae7
 def _spooled(texts:Texts)->Callable[[],Texts]: # starts reading them from the start
     "Texts of one line each in a temporary file, which goes when it is no longer used."
     file = tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n")
@@ -218,7 +218,7 @@ def _line_source(text:Path, limit:int|None, again:bool)->Callable[[],Texts]:
     texts = chain([first], texts)    # what was read of a pipe does not come again
     return _spooled(texts) if again else lambda: texts
 
-
+# %% ../nbs/32_measuring.ipynb #3960b073
 def _column_source(text:Path, column:str|None, limit:int|None)->Callable[[],Texts]|None: # None for a file of lines
     "A function that starts reading a column of a table."
     from istar_nb.frames import file_format, read_splits
@@ -261,12 +261,12 @@ def _check_layers(name:str, layers:Sequence[int]|None, last:int)->None:
         if -last-1 <= layer <= last: continue
         raise ValueError(f"--layers names layer {layer}, and {name} has layers 0 to {last}")
 
-
+# %% ../nbs/32_measuring.ipynb #90e81a41
 def _model_label(model:nn.Module)->str:
     "The folder or hub name of a loaded model, or its class where it has none."
     return Path(model.config.name_or_path or "").name or type(model).__name__
 
-
+# %% ../nbs/32_measuring.ipynb #e7b1f541
 def measure_models(
     models:Sequence[str|tuple],     # names of models, or loaded models with their tokenizers, which stay on their device
     texts:Callable[[],Texts],       # starts reading
@@ -297,7 +297,7 @@ def _npy_parts(path:Path, rows:int)->Iterator[Tensor]:
     except (EOFError, ValueError) as e: raise ValueError(f"`path` {path} is no NumPy file of numbers: {e}") from e
     yield from as_points(x, str(path)).split(rows)
 
-
+# %% ../nbs/32_measuring.ipynb #6118d7e5
 def _safetensors_parts(path:Path, rows:int)->Iterator[Tensor]:
     from safetensors import SafetensorError, safe_open
     try: opened = safe_open(path, "pt")
@@ -308,7 +308,7 @@ def _safetensors_parts(path:Path, rows:int)->Iterator[Tensor]:
         part = f.get_slice(names[0])
         for start in range(0, part.get_shape()[0], rows): yield part[start:start+rows]
 
-
+# %% ../nbs/32_measuring.ipynb #d670c44b
 def _parquet_parts(path:Path, rows:int)->Iterator[Tensor]:
     import pyarrow.parquet as parquet
     for batch in parquet.ParquetFile(path).iter_batches(rows):
@@ -330,7 +330,7 @@ def embedding_parts(
         raise ValueError(f"`path` must end in .npy, .safetensors or .parquet, not {path.suffix!r}")
     return _readers[path.suffix](path, rows)
 
-
+# %% ../nbs/32_measuring.ipynb #070bad38
 Points = str|Path|Tensor|np.ndarray    # a file, as `embedding_parts` reads, or a matrix (n, d), one point a row
 
 def measure_embeddings(points:Points)->dict[str,dict]: # {"points": summary}

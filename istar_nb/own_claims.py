@@ -25,6 +25,7 @@ method_targets = dict(istar=("isoscore", 1), **{"istar-unbiased": ("isoscore", 1
                       vicreg=("cls_anisotropy_centred", -1), uniformity=("cls_anisotropy_raw", -1),
                       isolayer=("cls_isoscore", 1))
 
+# %% ../nbs/55_own_claims.ipynb #0312a923
 def method_runs(
     evidence:Evidence,  # the records
 ):                      # pandas DataFrame with `place`, `what` (the method's name) and `baseline` (the name of its own)
@@ -46,7 +47,7 @@ def method_name(run)->str:
     if run.method == "entropy": return bars_names[run.selection]
     return run_label(dict(method=run.method, lam=run.lam))
 
-
+# %% ../nbs/55_own_claims.ipynb #bcbf2026
 def method_baseline(run)->str:
     "The name of what a method is compared with."
     special = dict(entropy="plain, own head, batch 64", isobn="plain, linear head, batch 32", isolayer="stage one")

@@ -27,7 +27,7 @@ class Section:
     figure: bytes | None = None            # PNG
     caption: str = ""                      # under the figure
 
-
+# %% ../nbs/33_reports.ipynb #10a7383b
 def show_value(
     value,   # a cell
 )->str:      # four decimals for floats, "–" for None and NaN
@@ -90,8 +90,7 @@ def html_page(
     def numeric(rows, column): return all(show_value(row[column]).lstrip("+−–")[:1] in "0123456789" for row in rows)
     template = Environment(autoescape=True, trim_blocks=True).from_string(_template)
     return template.render(title=title, sections=sections, lead=lead, footer=footer, show=show_value, style=_style,
-                           numeric=numeric,
-                           encode=lambda png: b64encode(png).decode())
+                           numeric=numeric, encode=lambda png: b64encode(png).decode())
 
 # %% ../nbs/33_reports.ipynb #1d5b4e60
 def comparison_table(
@@ -122,8 +121,7 @@ def comparison_page(
     setup = (f"{data['train']:,} training and {data['validation']:,} validation sentences of {c['task']}, {epochs} "
              f"epoch{'s'*(epochs > 1)}, batches of {c['batch_size']}, learning rate {c['lr']:g}, ζ = {c['zeta']}, "
              f"seed {c['seed']}. ι is the IsoScore of all validation tokens, layers 1 to L together; by layer, the "
-             "first row "
-             "is ι before training and the others are changes from it.")
+             "first row is ι before training and the others are changes from it.")
     caption = "Left: ι of every layer. Middle: score against ι. Right: ι of training batches."
     versions = ", ".join(f"{name} {v}" for name, v in env["versions"].items())
     footer = f"Data {data['note']}, sha256 {data['sha256'][:12]}. {versions}. Runs {', '.join(r.id for r in records)}."
@@ -144,7 +142,7 @@ def _with_error(
     if error: digits = max(digits, min(decimals, math.ceil(-math.log10(error))))
     return f"{value:.{digits}f}" + (f" ± {error:.{digits}f}" if error is not None else "")
 
-
+# %% ../nbs/33_reports.ipynb #3478dded
 def _label_of(layer:str)->str: # of `measure_model`'s result
     "How a layer is called in tables."
     return "emb." if layer == "0" else layer
@@ -159,7 +157,7 @@ def gaps(
         if "reason" in summary: without.setdefault(summary["reason"], []).append(_label_of(layer))
     return "; ".join(f"– for {', '.join(names)}: {reason}" for reason, names in without.items())
 
-
+# %% ../nbs/33_reports.ipynb #1d9f565c
 def measure_table(
     found:dict[str,dict],                     # from `measure_model` or `measure_embeddings`
     names:Sequence[str]=tuple(measure_names), # measures, in the order of the columns
@@ -200,8 +198,8 @@ _measure_notes = [
     ["effective rank, centred",
      "exponential of the entropy of the singular values about the mean (Roy & Vetterli 2007)"],
     ["TwoNN", "intrinsic dimension of a random sample of 2,000 points. Its error is that of the fit alone, without "
-              "the dependence between points; points that nearly "
-              "repeat, as equal tokens in equal contexts do, pull it down"],
+              "the dependence between points; points that nearly repeat, as equal tokens in equal contexts do, pull "
+              "it down"],
     ["outlier dimensions", "coordinates whose root mean square is more than three standard deviations above that of "
                            "the others"],
     ["pooled", "all points of all measured layers but the embeddings, as one cloud"]]
@@ -240,7 +238,7 @@ def show_table(
     for row in rows: table.add_row(*map(show_value, row))
     terminal().print(table)
 
-
+# %% ../nbs/33_reports.ipynb #3e66d794
 def show_comparison(
     records:list[RunRecord], # of one task and model
     title:str,               # over the table

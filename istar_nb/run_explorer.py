@@ -117,7 +117,7 @@ def run_controls(
             "seed": Choice("seed", "all", ("all", *map(str, sorted(set(runs["seed"]))))),
             "show": Choice("show", "scores", ("scores", "differences"))}
 
-
+# %% ../nbs/41_run_explorer.ipynb #013e9ce9
 class RunPoint(NamedTuple):
     "One run as a dot."
     setting:int      # row of `settings`
@@ -146,7 +146,7 @@ def run_points(
     def apart(i, plain): return (None, None) if plain in (-1, i) else [a - b for a, b in zip(place(i), place(plain))]
     return [RunPoint(runs["setting"][i], runs["seed"][i], *place(i), *apart(i, runs["plain"][i])) for i in shown]
 
-
+# %% ../nbs/41_run_explorer.ipynb #951b55bd
 def run_table(
     points:Sequence[RunPoint], # from `run_points`
 )->list[tuple]:                # see below

@@ -174,7 +174,7 @@ def candidates(
     rows = [p for p in points if p["method"] == method and p["held_out"] is not None]
     return pd.DataFrame(rows, columns=["task", "model", "lam", "zeta", "scores", "held_out"]).astype(dict(lam=float, held_out=float))
 
-
+# %% ../nbs/34_selection.ipynb #10b6a138
 def best_of(
     points,      # pandas DataFrame from `candidates`
     task:str,    # where the choice was made
@@ -185,7 +185,7 @@ def best_of(
     able = points[(points.task == task) & (points.model == model) & (points.lam*sign > 0)]
     return None if able.empty else able.loc[able.held_out.idxmax()]
 
-
+# %% ../nbs/34_selection.ipynb #15cdb689
 def how_chosen(
     points,     # pandas DataFrame from `candidates`
     task:str,   # where the choice was made

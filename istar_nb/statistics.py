@@ -23,7 +23,7 @@ def check_columns(
         raise ValueError(f"`frame` has no column {', '.join(map(repr, lacking))}; it has "
                          f"{', '.join(map(str, frame.columns))}")
 
-
+# %% ../nbs/30_statistics.ipynb #0f4327bf
 def check_single(
     rows,           # pandas DataFrame
     keys:list[str], # columns that should tell its rows apart
@@ -85,7 +85,7 @@ class Interval(NamedTuple):
     low:float    # lower end
     high:float   # upper end
 
-
+# %% ../nbs/30_statistics.ipynb #968f2858
 def finite_values(values, least:int, name:str="values")->np.ndarray: # (n,) float64
     "Values as an array, or an error if they are too few or not finite."
     x = np.asarray(values, dtype=np.float64)
@@ -99,7 +99,7 @@ def finite_values(values, least:int, name:str="values")->np.ndarray: # (n,) floa
 def check_confidence(confidence:float)->None:
     if not 0 < confidence < 1: raise ValueError(f"`confidence` must lie in (0, 1), not {confidence}")
 
-
+# %% ../nbs/30_statistics.ipynb #cde315b2
 def student_interval(
     values:Sequence[float],  # (n,) one difference a seed, n ≥ 2
     confidence:float=0.95,   # in (0, 1)
@@ -162,7 +162,7 @@ class SignFlip(NamedTuple):
     assignments:int  # sign assignments that were looked at
     exact:bool       # whether they were all there are
 
-
+# %% ../nbs/30_statistics.ipynb #96052013
 def sign_flip_test(
     differences:Sequence[float], # (n,) one a seed, n ≥ 1
     most:int=20,                 # up to so many pairs all 2^n assignments are listed
@@ -188,7 +188,7 @@ def check_pairs(
     "An error if so many pairs are no sample."
     if not isinstance(n, (int, np.integer)) or n < 2: raise ValueError(f"`n` must be a number of pairs, at least 2, not {n!r}")
 
-
+# %% ../nbs/30_statistics.ipynb #c46c05aa
 def power(
     effect:float,      # true mean of the differences
     sd:float,          # their standard deviation, above 0
@@ -202,7 +202,7 @@ def power(
     edge, shift = stats.t.isf(alpha/2, n-1), abs(effect)*n**0.5/sd
     return float(stats.nct.sf(edge, n-1, shift) + np.nan_to_num(stats.nct.cdf(-edge, n-1, shift))) # SciPy gives NaN for a far tail
 
-
+# %% ../nbs/30_statistics.ipynb #96a6984e
 def detectable_effect(
     sd:float,             # standard deviation of the differences
     n:int,                # pairs, at least 2

@@ -102,8 +102,7 @@ def _current(plan:Plan, job:Job)->Plan:
     if not other: return plan
     if not job.remake:
         raise ValueError(f"{len(other)} of {len(done)} finished runs in {job.root}, the first of them "
-                         f"{next(iter(other))}, "
-                         f"were made from {next(iter(other.values()))}: {remedy}")
+                         f"{next(iter(other))}, were made from {next(iter(other.values()))}: {remedy}")
     return replace(plan, status={run: status for run, status in plan.status.items() if run not in other})
 
 # %% ../nbs/29_sweeps.ipynb #754d4583

@@ -27,6 +27,7 @@ from .grids import grid
 least_pairs = 3 # two are too few: their interval rests entirely on the normal distribution
 nan = float("nan")
 
+# %% ../nbs/50_verdicts.ipynb #c4b78606
 class Estimate(NamedTuple):
     "What some seeds measure: a mean, its interval, and the test of zero."
     effect:float        # mean difference, or mean rank correlation; NaN below three seeds
