@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .processes import (all_processes, averaged, check_scope, differentiable_gradients, each_process,
-                                gathered, global_sum, process_count, process_rank, single_process)
-from .covariance import scalar_dtype, working_dtype
+from .points import scalar_dtype, working_dtype
+from .processes import (all_processes, averaged, check_scope, differentiable_gradients, each_process, gathered,
+                                global_sum, process_count, process_rank, single_process)
 from .regularizers import Regularizer
 from .scores import check_count
 from .states import HiddenStates, check_tokens

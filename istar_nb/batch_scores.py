@@ -12,13 +12,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .covariance import check_finite, check_spread
+from .points import check_finite, check_spread
 from .precision import product_format, products_in
 from .processes import differentiable_gradients, process_count, single_process
 from .scores import TooFew, check_count, ratio_score
 from .states import Sentences
-from .unbiased import (RowSums, SentenceSums, SentenceTotals, average_gradient, sentence_sums,
-                               sentence_totals)
+from .unbiased import RowSums, SentenceSums, SentenceTotals, average_gradient, sentence_sums, sentence_totals
 
 # %% ../nbs/03_batch_scores.ipynb #5e58ac46
 def facts_of(

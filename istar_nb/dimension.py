@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .covariance import as_points, centred_chunks, check_spread, magnitude, scalar_dtype, working_dtype
+from .points import as_points, centred_chunks, check_spread, magnitude, scalar_dtype, working_dtype
 from .precision import matmul_formats
 
 # %% ../nbs/04_dimension.ipynb #a67a6929

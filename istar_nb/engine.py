@@ -24,17 +24,18 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from .covariance import Moments, check_finite, host_numbers, peak, scalar_dtype
+from .baselines import RelativeStrength
+from .covariance import Moments
 from .dimension import two_nn
 from .encoders import forward_with_states
 from .measures import spectrum, sv_anisotropy
-from .baselines import RelativeStrength
 from .modes import evaluating
-from .regularizers import Regularizer
-from .states import HiddenStates
+from .points import check_finite, host_numbers, peak, scalar_dtype
 from .records import RunRecord, environment, save_failed
+from .regularizers import Regularizer
 from .runs import Described
 from .scores import isoscore, isoscore_from_cov
+from .states import HiddenStates
 from .task_scores import span_answers, task_metrics
 from .tasks import Task
 

@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .covariance import Moments, as_points
+from .covariance import Moments
+from .points import as_points
 from .processes import averaged, check_scope, processes_of
 from .scores import isoscore
 

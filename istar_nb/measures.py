@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .covariance import as_points, centred_chunks, check_spread, magnitude, scalar_dtype, scatter, working_dtype
+from .covariance import scatter
+from .points import as_points, centred_chunks, check_spread, magnitude, scalar_dtype, working_dtype
 
 # %% ../nbs/03_measures.ipynb #9652d6dc
 def unit_rows(

@@ -20,13 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .covariance import as_points
 from .dimension import two_nn_with_error
 from .encoders import Encoder, hidden_states, load_encoder
 from .engine import read_states
 from .files import local_path
-from .states import HiddenStates
+from .points import as_points
 from .records import finite
+from .states import HiddenStates
 from .streaming import IsotropyMetrics, points_of
 
 if TYPE_CHECKING: from transformers import PreTrainedTokenizerBase

@@ -16,13 +16,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from .batch_scores import PooledUnbiasedScore, check_sentences, facts_of
-from .covariance import Moments, check_covariance, check_zeta, working_dtype
+from .covariance import Moments, check_covariance, check_zeta
+from .points import working_dtype
 from .precision import check_precision, format_of, products_in
 from .processes import check_scope, process_count, processes_of
-from .scores import (GramIsoScore, PooledIsoScore, Reference, TooFew, check_facts, few_points, pooled_covariance,
-                             reference_of)
+from .scores import (GramIsoScore, PooledIsoScore, Reference, TooFew, check_facts, few_points,
+                             pooled_covariance, reference_of)
+from .shrinkage import zeta_star
 from .states import HiddenStates, check_tokens
-from .unbiased import sentence_totals, zeta_star
+from .unbiased import sentence_totals
 
 # %% ../nbs/10_regularizers.ipynb #7fc517e8
 class Regularizer(nn.Module):

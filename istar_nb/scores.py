@@ -17,9 +17,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .covariance import (about_mean, as_points, blocks, centred_chunks, check_covariance, check_finite, check_shape,
-                                 check_spread, check_zeta, covariance, host_numbers, participation_ratio, peak,
-                                 scalar_dtype, scatter, shrink, unit_of)
+from .covariance import (check_covariance, check_shape, check_zeta, covariance, participation_ratio, scatter,
+                                 shrink)
+from .points import (about_mean, as_points, blocks, centred_chunks, check_finite, check_spread, host_numbers,
+                             peak, scalar_dtype, unit_of)
 from .precision import product_format, products_in
 from .processes import differentiable_gradients, process_count, reduce_together, single_process
 from .unbiased import RowSums, Traces, jackknife_error

@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .covariance import as_points
 from .isolayer import ClsModel, IsoLayer, JointLoss, isotropy_loss, token_states
 from .measures import explained_variance
 from .modes import evaluating
+from .points import as_points
 from .scores import isoscore
 
 # %% ../nbs/18_second_stage.ipynb #f02729be

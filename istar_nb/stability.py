@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from .covariance import check_covariance, covariance
-from .unbiased import optimal_zeta
 from .scores import isoscore, isoscore_from_cov, isoscore_with_error
+from .shrinkage import optimal_zeta
 
 # %% ../nbs/07_stability.ipynb #a00d8898
 def shrunk_scores(

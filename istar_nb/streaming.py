@@ -20,9 +20,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torchmetrics import Metric
 
-from .covariance import (as_points, has_float64, magnitude, merge_moments_, moments_over_processes,
-                                 participation_ratio, scalar_dtype, scatter, shrink, working_dtype)
+from .covariance import merge_moments_, moments_over_processes, participation_ratio, scatter, shrink
 from .measures import effective_rank_of, outliers_of, shares_of
+from .points import as_points, has_float64, magnitude, scalar_dtype, working_dtype
 from .scores import isoscore_from_cov, ratio_score
 from .states import TOKENS, check_tokens, token_mask
 from .unbiased import ProductSums, jackknife_error

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .covariance import as_points, check_finite, check_tensor, from_numpy, peak, working_dtype
+from .points import as_points, check_finite, check_tensor, from_numpy, peak, working_dtype
 from .processes import check_scope, each_process, gathered, process_rank
 from .regularizers import Regularizer
 from .states import HiddenStates

@@ -16,7 +16,8 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OneToOn
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from .covariance import Moments, scalar_dtype
+from .covariance import Moments
+from .points import scalar_dtype
 
 # %% ../nbs/14_transforms.ipynb #59060bb5
 class _FourthMoments(Moments):

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .covariance import working_dtype
 from .dimension import product_error
+from .points import working_dtype
 
 # %% ../nbs/08_trees.ipynb #8bc85829
 def prim(

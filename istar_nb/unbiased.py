@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Traces', 'GroupTotals', 'traces_of', 'GroupSums', 'sentence_ids', 'RowSums', 'ProductSums', 'unbiased_traces',
            'jackknife_error', 'are_short', 'SentenceSums', 'sums_of', 'sentence_sums', 'global_mean', 'SentenceTotals',
-           'add_sums_', 'sentence_totals', 'average_gradient', 'zeta_star', 'optimal_zeta']
+           'add_sums_', 'sentence_totals', 'average_gradient']
 
 # %% ../nbs/01_unbiased.ipynb #2d94cc6d
 from collections.abc import Iterator, Sequence
@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .covariance import (about_mean, add_products_, as_points, check_cloud, check_covariance, chunk_rows, covariance,
-                                 magnitude, mirror_, peak, scalar_dtype, squared, unit_of)
+from .points import (about_mean, add_products_, as_points, check_cloud, chunk_rows, mirror_, peak,
+                             scalar_dtype, squared, unit_of)
 from .processes import reduce_together
 from .states import Sentences
 
@@ -324,28 +324,3 @@ def average_gradient(
     (v, u, w, n_s, n_v, n_u, n_w), (within, b2, h, b_sigma, sigma2) = totals.vectors, scalars
     of_rows = 4*within*v + (2*h + 2*b_sigma)*w + 4*b2*u
     return (of_rows + 2*(n_s @ dM + h*n_v + b_sigma*n_u + 2*sigma2*n_w))/totals.powers[0].to(v.dtype)
-
-# %% ../nbs/01_unbiased.ipynb #cb3f94e0
-def zeta_star(
-    cov:Tensor,      # (d, d) covariance of the batch
-    cov_ref:Tensor,  # (d, d) reference covariance Σ_S, in the same units
-    squared:Tensor,  # () unbiased estimate of tr(Σ²), in those units squared
-)->Tensor:           # () ζ* in [0, 1]; 1 if there is no distance
-    "The shrinkage with the least estimated mean squared error, left on the device."
-    wide = squared.dtype
-    noise = cov.square().sum(dtype=wide) - squared
-    distance = (cov - cov_ref).square().sum(dtype=wide)
-    return torch.where(distance > 0, (noise/distance).clamp(0, 1), 1.)
-
-# %% ../nbs/01_unbiased.ipynb #fb499fa0
-def optimal_zeta(
-    x:Tensor|np.ndarray,        # (n, d) the batch, n ≥ 4
-    cov_ref:Tensor,             # (d, d) reference covariance Σ_S
-    sentences:Tensor|None=None, # (n,) ids equal within a sentence; None when rows are independent
-)->float:                       # ζ* in [0, 1]
-    "The shrinkage toward `cov_ref` with the least estimated mean squared error."
-    x = as_points(x).detach()
-    cov = covariance(x)
-    cov_ref = check_covariance(cov_ref, cov.shape[0], "cov_ref").to(cov)
-    scale = max(magnitude(cov), magnitude(cov_ref))
-    return zeta_star(cov/scale, cov_ref/scale, unbiased_traces(x, sentences).squared/scale**2).item()

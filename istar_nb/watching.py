@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .covariance import has_float64
+from .points import has_float64
 from .states import check_tokens
 from .streaming import IsotropyMetrics, counted
 

