@@ -62,8 +62,8 @@ def test_a_task_is_a_row(tmp_path):
 def test_a_measure_is_a_function_a_value_and_a_name(tmp_path):
     package, (_, function, value, name) = copied(tmp_path), printed()
     with (package/"measures.py").open("a", encoding="utf-8") as file: file.write(f"\n\n{function}")
-    put_before(package/"streaming.py", "from .measures import", "from .measures import stable_rank_of")
-    put_before(package/"streaming.py", "                  sv_anisotropy_raw=", value)
+    put_before(package/"sums.py", "from .measures import", "from .measures import stable_rank_of")
+    put_before(package/"sums.py", "                  sv_anisotropy_raw=", value)
     put_before(package/"figures.py", '    "two_nn": ', name)
     istar(tmp_path, "measure --model tiny-bert --task stdlib-docs --limit 100 --out report --no-progress".split())
     values = json.loads((tmp_path/"report"/"isotropy.json").read_text(encoding="utf-8"))["measures"]["tiny-bert"]["2"]
