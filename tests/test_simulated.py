@@ -87,7 +87,7 @@ def test_does_not_count_what_does_not_wait(sim, name):
 def test_names_the_line_of_the_package(sim):
     from istar_nb.points import magnitude
     magnitude(torch.eye(3, device=NAME))
-    assert all(wait.place.startswith("covariance.py:") for wait in sim.waits)
+    assert all(wait.place.startswith("points.py:") for wait in sim.waits)
 
 
 def test_copies_to_the_device_are_counted_apart(sim):
