@@ -230,7 +230,8 @@ def forward_with_states(
     states = out.hidden_states if "hidden_states" in out else None
     count = 0 if states is None else len(states)
     if count != config.num_hidden_layers+1:
-        raise ValueError(f"`model` returned {count} hidden states, and its {config.num_hidden_layers} layers and embeddings make {config.num_hidden_layers+1}")
+        raise ValueError(f"`model` returned {count} hidden states, and its {config.num_hidden_layers} layers and "
+                         f"embeddings make {config.num_hidden_layers+1}")
     return out, HiddenStates(states, batch["attention_mask"])
 
 # %% ../nbs/21_encoders.ipynb #c5f4bb0d

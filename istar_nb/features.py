@@ -50,7 +50,8 @@ def _cut_texts(texts, tokenizer, limit):
 # %% ../nbs/21_features.ipynb #d42ade80
 def _encode_spans(rows, task, tokenizer, max_length):
     "One feature for each window of each row's context."
-    if not tokenizer.is_fast: raise TypeError(f"tokenizer is a {type(tokenizer).__name__} without offsets, and a span task wants a fast one")
+    if not tokenizer.is_fast:
+        raise TypeError(f"tokenizer is a {type(tokenizer).__name__} without offsets, and a span task wants a fast one")
     spans = [answer_span(row, i) for i, row in enumerate(rows)]
     questions = _cut_texts([row["question"].strip() for row in rows], tokenizer, max_length // 3)
     batch = tokenizer(questions, [row["context"] for row in rows], truncation="only_second", max_length=max_length,

@@ -97,8 +97,9 @@ def make_model(
     make_config, make = (RoFormerConfig, RoFormerForMaskedLM) if rotary else (BertConfig, BertForMaskedLM)
     return make(make_config(
         vocab_size=len(tokenizer), hidden_size=config.width, num_hidden_layers=config.depth,
-        num_attention_heads=config.heads, intermediate_size=4*config.width, max_position_embeddings=config.length, hidden_dropout_prob=config.dropout,
-        attention_probs_dropout_prob=config.dropout, pad_token_id=tokenizer.pad_token_id))
+        num_attention_heads=config.heads, intermediate_size=4*config.width, max_position_embeddings=config.length,
+        hidden_dropout_prob=config.dropout, attention_probs_dropout_prob=config.dropout,
+        pad_token_id=tokenizer.pad_token_id))
 
 # %% ../nbs/26_pretraining.ipynb #64e809cb
 def unigram_loss(

@@ -39,7 +39,8 @@ def spectral_map(
     "A map of the eigenvalues that leaves the eigenvectors as they are."
     values, vectors = torch.linalg.eigh(check_covariance(cov).double())
     def score(alpha): return isoscore_from_cov(torch.diag(values*scales(values, alpha)**2)).item()
-    if not score(8.) < target < score(0.): raise ValueError(f"`target` must be between {score(8.):.3g} and {score(0.):.3g} for this covariance, not {target}")
+    if not score(8.) < target < score(0.):
+        raise ValueError(f"`target` must be between {score(8.):.3g} and {score(0.):.3g} for this covariance, not {target}")
     return vectors*scales(values, bisect(score, 0., 8., target)) @ vectors.T
 
 # %% ../nbs/17_reparametrisation.ipynb #5eb27139
@@ -50,12 +51,15 @@ def outlier_map(
 )->Tensor:            # (d, d) float64, diagonal
     "A map that stretches one coordinate."
     cov = check_covariance(cov).double()
-    def stretched(log): return torch.ones(len(cov), dtype=cov.dtype, device=cov.device).index_fill(0, torch.tensor(dimension), 10.**log)
+    def stretched(log):
+        return torch.ones(len(cov), dtype=cov.dtype, device=cov.device).index_fill(0, torch.tensor(dimension), 10.**log)
     def score(log):
         scales = stretched(log)
         return isoscore_from_cov(scales[:, None]*cov*scales).item()
     start = max((log/10 for log in range(31)), key=score)   # stretching a weak coordinate raises the score at first
-    if not score(6.) < target < score(start): raise ValueError(f"`target` must be between {score(6.):.3g} and {score(start):.3g} for this covariance and dimension, not {target}")
+    if not score(6.) < target < score(start):
+        raise ValueError(f"`target` must be between {score(6.):.3g} and {score(start):.3g} for this covariance and "
+                         f"dimension, not {target}")
     return torch.diag(stretched(bisect(score, start, 6., target)))
 
 # %% ../nbs/17_reparametrisation.ipynb #9979df82

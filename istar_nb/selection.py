@@ -130,7 +130,7 @@ class Selection(NamedTuple):
     path: str                   # of that record in the store
     records: list[RunRecord]    # of the runs on all training rows, seed after seed
 
-
+# %% ../nbs/34_selection.ipynb #5bd08f45
 def select(
     spec:str|Path|Mapping|Sequence,         # grid, as YAML file or in Python; see `grid`
     hold_out:float=0.1,                     # share of the training rows that choose
@@ -167,12 +167,14 @@ def candidates(
     selections:Sequence[dict], # of `load_selections`
     method:str="istar",        # method whose points are wanted
     metric:str|None=None,      # only selections by this one; None for those by the task's own
-):                             # pandas DataFrame, one row a point: task, model, lam, zeta, scores (one a selection seed), held_out (their mean)
+):                             # pandas DataFrame: task, model, lam, zeta, scores (one a seed), held_out (their mean)
     "The points that selections compared, without those that failed."
     import pandas as pd
-    points = [vars(RunConfig().complete) | c["options"] | g["group"] | dict(scores=c["scores"], held_out=c["mean"]) for s in selections if s["metric"] == metric for g in s["groups"] for c in g["candidates"]]
+    points = [vars(RunConfig().complete) | c["options"] | g["group"] | dict(scores=c["scores"], held_out=c["mean"])
+              for s in selections if s["metric"] == metric for g in s["groups"] for c in g["candidates"]]
     rows = [p for p in points if p["method"] == method and p["held_out"] is not None]
-    return pd.DataFrame(rows, columns=["task", "model", "lam", "zeta", "scores", "held_out"]).astype(dict(lam=float, held_out=float))
+    frame = pd.DataFrame(rows, columns=["task", "model", "lam", "zeta", "scores", "held_out"])
+    return frame.astype(dict(lam=float, held_out=float))
 
 # %% ../nbs/34_selection.ipynb #10b6a138
 def best_of(

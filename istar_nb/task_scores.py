@@ -39,7 +39,8 @@ def span_answers(
 )->dict[str,str]:          # row id -> text of its best span; "" where no pair is a valid span
     "Read the answers out of start and end scores (Devlin et al. 2019, section 4.2)."
     if not len(features) == len(start_logits) == len(end_logits):
-        raise ValueError(f"{len(features)} features, {len(start_logits)} start_logits and {len(end_logits)} end_logits: equal numbers are wanted")
+        raise ValueError(f"{len(features)} features, {len(start_logits)} start_logits and {len(end_logits)} end_logits: "
+                         "equal numbers are wanted")
     best = {row["id"]: (-np.inf, "") for row in rows}
     if len(best) < len(rows): raise ValueError(f"{len(rows)} rows have {len(best)} different ids, and every row wants its own")
     for feature, start, end in zip(features, start_logits, end_logits):
@@ -91,9 +92,12 @@ def _outputs(task, predictions, references):
     if outputs.shape != wanted: raise ValueError(f"predictions have shape {outputs.shape}, and {task.name} wants {wanted}")
     least = 2 if task.kind == "regression" else 1
     if len(truth) < least: raise ValueError(f"{len(truth)} predictions, and {task.name} wants at least {least}")
-    if not (np.isfinite(outputs).all() and np.isfinite(truth).all()): raise ValueError(f"{(~np.isfinite(outputs)).sum()} of {outputs.size} predictions are not finite")
+    if not (np.isfinite(outputs).all() and np.isfinite(truth).all()):
+        raise ValueError(f"{(~np.isfinite(outputs)).sum()} of {outputs.size} predictions are not finite")
     if task.kind == "regression": return outputs, truth
-    if not np.isin(truth, range(task.num_labels)).all(): raise ValueError(f"references reach from {truth.min():g} to {truth.max():g}, and {task.name} has {task.num_labels} labels")
+    if not np.isin(truth, range(task.num_labels)).all():
+        raise ValueError(f"references reach from {truth.min():g} to {truth.max():g}, and {task.name} has "
+                         f"{task.num_labels} labels")
     return outputs.argmax(1), truth.astype(int)
 
 # %% ../nbs/21_task_scores.ipynb #37361c64

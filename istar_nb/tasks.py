@@ -73,7 +73,8 @@ def _check_task(task):
     if task.kind not in KINDS: refuse("kind", f"one of {', '.join(KINDS)}")
     if len(task.texts) not in (1, 2): refuse("texts", "one or two column names")
     if task.kind == "span" and tuple(task.texts) != ("question", "context"): refuse("texts", "('question', 'context')")
-    if (len(task.labels) >= 2) != (task.kind == "classification"): refuse("labels", "two names or more for a classification, and none for other kinds,")
+    if (len(task.labels) >= 2) != (task.kind == "classification"):
+        refuse("labels", "two names or more for a classification, and none for other kinds,")
     for name in ("metric", "also"):
         value = getattr(task, name)
         chosen = {value} if name == "metric" else set(value)
@@ -143,10 +144,12 @@ def _normalize(row, i, task):
     "Row `i` with the task's columns only, checked."
     for column in task.texts:
         if not isinstance(row.get(column), str):
-            raise ValueError(f"row {i}: column {column!r} is {row.get(column)!r}, and {task.name} wants text; the row has {sorted(row)}")
+            raise ValueError(f"row {i}: column {column!r} is {row.get(column)!r}, and {task.name} wants text; "
+                             f"the row has {sorted(row)}")
     texts = {column: row[column] for column in task.texts}
     if task.kind != "span": return {**texts, "label": row_label(row, i, task)}
-    if "id" not in row or "answers" not in row: raise ValueError(f"row {i}: {task.name} wants columns id and answers; the row has {sorted(row)}")
+    if "id" not in row or "answers" not in row:
+        raise ValueError(f"row {i}: {task.name} wants columns id and answers; the row has {sorted(row)}")
     answers = {key: list(row["answers"][key]) for key in ("text", "answer_start")}
     answer_span({**texts, "answers": answers}, i)
     return {"id": str(row["id"]), **texts, "answers": answers}
@@ -177,7 +180,9 @@ class TaskData:
 # %% ../nbs/20_tasks.ipynb #d3c08faf
 def _read_lines(path):
     "Rows of a gzip'd JSON Lines file."
-    if not path.is_file(): raise FileNotFoundError(f"{path} is not there; a named data folder is used for every task, and nothing else is tried")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not there; a named data folder is used for every task, and nothing else is "
+                                "tried")
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         try: return [json.loads(line) for line in lines if line.strip()]
         except (ValueError, EOFError, OSError) as error: raise ValueError(f"{path} is not gzip'd JSON Lines: {error}") from error

@@ -180,7 +180,7 @@ def note(session:Session, log:dict)->None:
     "Hand the plain numbers of a log entry to the tracker, if there is one."
     session.accelerator.log({k: v for k, v in log.items() if isinstance(v, (int, float))}, step=session.updates)
 
-
+# %% ../nbs/27_training.ipynb #7b03dfe4
 def run_epoch(session:Session, folder:Path, checkpoint_every:int|None)->None:
     "The updates that are left of an epoch, saving on the way."
     start, groups = time.monotonic(), session.groups(session.epoch)

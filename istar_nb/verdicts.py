@@ -141,6 +141,7 @@ def number(
 Kind = Literal["score", "geometry", "estimator"]
 own = "beyond the papers"
 
+# %% ../nbs/50_verdicts.ipynb #8f7bace5
 @dataclass(frozen=True)
 class Claim:
     "A claim of a paper, or a question of our own, and what the records say about it."
