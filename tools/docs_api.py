@@ -18,7 +18,17 @@ class Module:
         self.lines = source.splitlines()
         tokens = tokenize.generate_tokens(io.StringIO(source).readline)
         self.comments = {t.start[0]: t.string.lstrip("# ").strip() for t in tokens if t.type == tokenize.COMMENT}
-        self.public = [found for node in ast.parse(source).body for found in self.definitions(node)]
+        tree = ast.parse(source).body
+        self.classes = {node.name: node for node in tree if isinstance(node, ast.ClassDef)}
+        for node in self.classes.values(): self.inherit(node)
+        self.public = [found for node in tree for found in self.definitions(node)]
+
+    def inherit(self, node):
+        "Give a class what its private bases define: they are steps on the way to it, and have no entry of their own."
+        for base in [self.classes[b.id] for b in node.bases if isinstance(b, ast.Name) and b.id[0] == "_" and b.id in self.classes]:
+            own, start = {called(n) for n in node.body}, ast.get_docstring(node) is not None
+            node.body[start:start] = [n for n in base.body if called(n) not in own | {None}]
+            node.bases += [*base.decorator_list, *base.bases]    # a dataclass makes one of those that build on it
 
     def definitions(self, node, owner=""):
         if not isinstance(node, Function | ast.ClassDef) or node.name[0] == "_" and node.name != "__call__": return
@@ -37,6 +47,11 @@ class Module:
         return {name: self.comments[line] for line, name in owners.items() if line in self.comments}
 
     def source(self, node): return "\n".join(self.lines[min(n.lineno for n in (node, *node.decorator_list))-1:node.end_lineno])
+
+
+def called(node):
+    "The name of a method or a field, None of anything else."
+    return getattr(node, "name", None) or getattr(getattr(node, "target", None), "id", None)
 
 
 def written(node): return ast.unparse(node).strip("'\"") if node else ""
