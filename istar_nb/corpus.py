@@ -124,10 +124,9 @@ def train_tokenizer(
     tokenizer = Tokenizer(models.WordPiece(pieces, unk_token="[UNK]"))
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]",
-                                                             pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-                                                             special_tokens=[(token, pieces[token])
-                                                                             for token in ("[CLS]", "[SEP]")])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(token, pieces[token]) for token in ("[CLS]", "[SEP]")])
     names = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names, model_max_length=length,
                                    model_input_names=["input_ids", "token_type_ids", "attention_mask"])

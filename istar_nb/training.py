@@ -122,8 +122,8 @@ def padding_gradient(
     except TooFew: return dict(batch_isoscore_real=real, padding_gradient=None)
     finally: session.penalty.train()
     squares = sum(g.float().square().sum(-1) for g in gradients if g is not None)
-    on_padding, everywhere = session.accelerator.reduce(torch.stack([squares[states.mask == 0].sum(), squares.sum()]),
-                                                        "sum").tolist()
+    sums = torch.stack([squares[states.mask == 0].sum(), squares.sum()])
+    on_padding, everywhere = session.accelerator.reduce(sums, "sum").tolist()
     return dict(batch_isoscore_real=real, padding_gradient=on_padding/everywhere if everywhere else 0.)
 
 # %% ../nbs/27_training.ipynb #d971f85f
