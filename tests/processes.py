@@ -9,9 +9,12 @@ import signal
 import socket
 import tempfile
 from contextlib import suppress
+from functools import cache
+from multiprocessing import forkserver
 from pathlib import Path
 
 import psutil
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -19,8 +22,16 @@ import torch.multiprocessing as mp
 FORKED = mp.get_context("forkserver")
 FORKED.set_forkserver_preload(["pytest", "pandas", "scipy.stats", "sklearn.metrics", "tokenizers", "torch._dynamo", "torch.distributed.tensor",
                                "transformers.modeling_utils", "transformers.models.bert.modeling_bert",
-                               "istar_nb.cli", "istar_nb.training", "istar_nb.pretraining", "istar_nb.sweeps"])
+                               "istar_nb.cli", "istar_nb.training", "istar_nb.pretraining", "istar_nb.sweeps", "ready"])
 ALONE = dict(OMP_NUM_THREADS="1", ACCELERATE_USE_CPU="1", CUDA_VISIBLE_DEVICES="")
+
+
+@cache
+def serve():
+    "Start the server where it finds `ready`: it does not look into the folders that this process looks into."
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        forkserver.ensure_running()
 
 
 def places_of_two():
@@ -53,6 +64,7 @@ class Process:
     def __init__(self, job, *args, folder=".", **variables):
         self.output = tempfile.NamedTemporaryFile()
         environment = os.environ | ALONE | {name: str(value) for name, value in variables.items()}
+        serve()
         self.process = FORKED.Process(target=begin, args=(environment, str(folder), self.output.name, job, args))
         self.process.start()
         self.pid = self.process.pid
@@ -86,6 +98,7 @@ def work(rank, places, job, args, folder, connected):
 
 def on_two(job, *args, folder, connected=True):
     "The results of `job(rank, *args)` on both; `connected=False` leaves joining them to the job."
+    serve()
     places = [os.environ | ALONE | place for place in places_of_two()]
     mp.start_processes(work, (places, job, args, str(folder), connected), nprocs=2, start_method="forkserver")
     return [torch.load(f"{folder}/{rank}.pt") for rank in range(2)]

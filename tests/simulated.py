@@ -144,7 +144,7 @@ def check_devices(func, args:tuple, kwargs:dict, ours:list[Tensor], others:list[
     "An error for tensors that a GPU would not take together."
     name, devices = func._schema.name, sorted({str(t.device) for t in ours})
     generator = kwargs.get("generator")
-    if generator is not None and (ours or simulated(kwargs.get("device"))):
+    if generator is not None:
         raise RuntimeError(f"Expected a '{NAME}' device type for generator but found '{generator.device}'")
     if name in COPYING or not ours: return
     if name in INDEXING and isinstance(args[0], Simulated): others = [t for t in args[2:3] if is_cpu(t)]
@@ -158,7 +158,7 @@ def check_devices(func, args:tuple, kwargs:dict, ours:list[Tensor], others:list[
 
 def mapped(f, value):
     "`f` of everything in nested lists, tuples and dictionaries: what torch's own trees do in five times the time."
-    if isinstance(value, (list, tuple)): return type(value)(mapped(f, part) for part in value)
+    if isinstance(value, (list, tuple)): return type(value)([mapped(f, part) for part in value])
     return {k: mapped(f, part) for k, part in value.items()} if isinstance(value, dict) else f(value)
 
 
@@ -197,10 +197,16 @@ def target_of(func, args:tuple, kwargs:dict, ours:list[Tensor])->torch.device|No
     return ours[0].device if ours else None
 
 
-def plain(value):
-    "The CPU's side of an argument."
-    if isinstance(value, Simulated): return value.inner
-    return torch.device("cpu") if isinstance(value, torch.device) and value.type == NAME else value
+def divided(args:tuple, kwargs:dict)->tuple[list[Tensor],list[Tensor],tuple,dict]: # as `args` and `kwargs` are on the CPU
+    "The device's tensors among some arguments, the others, and the CPU's side of all arguments."
+    ours, others = [], []
+    def plain(value):
+        if isinstance(value, Simulated):
+            ours.append(value)
+            return value.inner
+        if isinstance(value, Tensor): others.append(value)
+        return torch.device("cpu") if isinstance(value, torch.device) and value.type == NAME else value
+    return ours, others, *mapped(plain, (args, kwargs))
 
 
 def run(func, args:tuple, kwargs:dict):
@@ -209,15 +215,13 @@ def run(func, args:tuple, kwargs:dict):
         with torch.inference_mode(False), torch.no_grad(), Dispatch(): parts = func.decompose(*args, **kwargs)
         if parts is not NotImplemented: return parts
         with torch.inference_mode(False), torch.no_grad(): return run(func, args, kwargs)
-    ours, others = [], []
-    def sort(value):
-        if isinstance(value, Tensor): (ours if isinstance(value, Simulated) else others).append(value)
-    mapped(sort, (args, kwargs))
+    ours, others, plain_args, plain_kwargs = divided(args, kwargs)
+    if not ours and not simulated(kwargs.get("device")): return func(*args, **kwargs)    # nothing of the device is in it
     check_devices(func, args, kwargs, ours, others)
     target = target_of(func, args, kwargs, ours)
     count_waits(func, args, ours, target)
-    ordinary = {k: v for k, v in kwargs.items() if k != "pin_memory"}
-    out = func(*mapped(plain, args), **mapped(plain, ordinary))
+    plain_kwargs.pop("pin_memory", None)
+    out = func(*plain_args, **plain_kwargs)
     if target is None: return out
     return return_and_correct_aliasing(func, args, kwargs, mapped(partial(wrap, device=target), out))
 

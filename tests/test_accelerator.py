@@ -368,7 +368,7 @@ def test_measure_model(tokens, sim):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory): # folder of a small task
-    return write_task(tmp_path_factory.mktemp("data"), rows=64)
+    return write_task(tmp_path_factory.mktemp("data"), rows=64, validation=48)
 
 
 def config_of(method:str, **options)->RunConfig:

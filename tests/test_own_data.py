@@ -11,6 +11,7 @@ from istar_nb.runs import RunConfig
 from istar_nb.sweeps import sweep
 from istar_nb.tasks import Task, load_task, own_task
 from istar_nb.training import train
+from toy_task import write_model
 
 words = "bright dull slow sharp warm cold plain odd rich thin".split()
 
@@ -101,7 +102,7 @@ def test_changed_rows_are_not_taken_up_in_silence(tmp_path):
 
 @pytest.mark.parametrize("executor", ["local", "processes"])
 def test_a_sweep_over_own_data(tmp_path, executor):
-    base = dict(train=str(write(tmp_path, "csv")), text="review", label="sentiment", model="tiny-bert", epochs=1, max_length=16)
+    base = dict(train=str(write(tmp_path, "csv")), text="review", label="sentiment", model=str(write_model(tmp_path/"model")), epochs=1, max_length=16)
     records = sweep(dict(base=base, seeds=[0], runs=[dict(), dict(method="cosreg"), dict(text="nothing")]), executor=executor, workers=1, threads=1, root=tmp_path/"runs", progress=False)
     assert [r.status for r in records] == ["done", "done", "failed"] and "no column 'nothing'" in records[2].error
     assert len(list(iterate_records(tmp_path/"runs"))) == 2 and {r.config["task"] for r in records} == {"films"}

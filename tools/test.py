@@ -37,7 +37,8 @@ def main(words):
     options, names = [w for w in words if w.startswith("-")], [w for w in words if not w.startswith("-")]
     os.chdir(root)
     counter = Counter()
-    side_by_side = ["-n", str(min(4, os.cpu_count() or 1)), "--dist", "loadfile", "--no-loadscope-reorder"]   # the tests of a file share what it sets up
+    workers = min(4, 1 + (os.cpu_count() or 1))    # one more than cores: some wait for a browser or a cluster
+    side_by_side = ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]   # the tests of a file share what it sets up
     code = pytest.main([*side_by_side, *options, *map(path, names)], plugins=[counter])
     failed = counter.failed + (code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not counter.failed)
     print(f"{counter.passed} passed, {failed} failed")
