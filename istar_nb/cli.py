@@ -6,6 +6,7 @@
 __all__ = ['demo_note', 'commands', 'runs_command', 'tasks_command', 'demo_command', 'Measured', 'measure_command', 'main']
 
 # %% ../nbs/61_cli.ipynb #3fcd8e3d
+import gc
 import os
 import sys
 from dataclasses import dataclass, replace
@@ -219,6 +220,7 @@ def main(
     args:list[str]|None=None, # what was typed after `istar`; None for the real command line
 )->None:
     "The command `istar`."
+    if args is None: gc.set_threshold(10_000)    # a program of its own: imports make a million objects that stay
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"): stream.reconfigure(errors="replace")
     try: _carry_out(sys.argv[1:] if args is None else args)
