@@ -6,7 +6,6 @@
 __all__ = ['demo_note', 'commands', 'runs_command', 'tasks_command', 'demo_command', 'Measured', 'measure_command', 'main']
 
 # %% ../nbs/61_cli.ipynb #3fcd8e3d
-import gc
 import os
 import sys
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ import istar_nb
 from .commands import (ConfigArg, check_place, check_positive, check_store, from_file, pretrain_command,
                                sweep_command, train_command, with_config)
 from .files import local_path
+from .programs import collect_rarely
 from .runs import RunConfig
 
 if TYPE_CHECKING: import pandas as pd
@@ -220,7 +220,7 @@ def main(
     args:list[str]|None=None, # what was typed after `istar`; None for the real command line
 )->None:
     "The command `istar`."
-    if args is None: gc.set_threshold(10_000)    # a program of its own: imports make a million objects that stay
+    if args is None: collect_rarely()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"): stream.reconfigure(errors="replace")
     try: _carry_out(sys.argv[1:] if args is None else args)

@@ -25,6 +25,7 @@ from typing import Literal, NamedTuple
 
 import istar_nb
 from .files import folder_beside, run_lock
+from .programs import collect_rarely
 from .records import RunRecord, environment, find_record, save_failed, save_record
 from .runs import RunConfig
 
@@ -188,7 +189,7 @@ def _is_kept(record:RunRecord, root:str)->bool:
 # %% ../nbs/28_executors.ipynb #872f599d
 def work()->int: # exit status
     "Carry out the run that is ordered on the standard input."
-    gc.set_threshold(10_000)    # as in `istar`: imports make a million objects that stay
+    collect_rarely()
     order = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_input, daemon=True).start()
     print("ready", flush=True)

@@ -33,6 +33,7 @@ from .measures import spectrum
 from .methods import METHODS
 from .modes import available_accelerators, random_state, set_random_state
 from .processes import all_processes
+from .programs import collect_rarely
 from .records import RunRecord, check_origin, find_record, origin, other_origin, save_record
 from .reference import refresh_reference
 from .regularizers import pooled_isoscore
@@ -331,6 +332,7 @@ def _joinable()->list[torch.device]:
 # %% ../nbs/27_training.ipynb #150cf664
 def _launched(rank:int, processes:int, port:int, threads:int, config:RunConfig, options:dict)->None:
     "What one of the processes of `launch` does."
+    collect_rarely()
     places = dict(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=processes, LOCAL_WORLD_SIZE=processes, MASTER_ADDR="127.0.0.1",
                   MASTER_PORT=port, OMP_NUM_THREADS=threads,
                   ACCELERATE_USE_CPU=str(not _joinable()).lower())

@@ -368,13 +368,13 @@ def test_measure_model(tokens, sim):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory): # folder of a small task
-    return write_task(tmp_path_factory.mktemp("data"), rows=64, validation=48)
+    return write_task(tmp_path_factory.mktemp("data"), rows=96)
 
 
 def config_of(method:str, **options)->RunConfig:
     "A run of a few steps."
     own = {"istar": dict(lam=-1.), "istar-unbiased": dict(lam=-1.), "isolayer": dict(stage_epochs=3)}.get(method, {})
-    return RunConfig(**dict(dict(task="sst2", model="tiny-bert", method=method, epochs=1, batch_size=16, limit=64, lr=1e-3), **own, **options))
+    return RunConfig(**dict(dict(task="sst2", model="tiny-bert", method=method, epochs=1, batch_size=32, limit=96, lr=1e-3), **own, **options))
 
 
 def numbers_of(record)->list: # epochs and steps
@@ -413,9 +413,9 @@ def test_train_with_options(options, sim, trained):
 @pytest.mark.parametrize("method", ["none", "istar", "entropy"])
 def test_train_under_autocast(method, sim, trained):
     "The devices choose in part other operations for bf16, so that only a few digits are equal."
-    on_cpu, on_device = trained
-    with sim.away(): expected, full = on_cpu(config_of(method, precision="bf16")), on_cpu(config_of(method))
-    found = on_device(config_of(method, precision="bf16"))
+    on_cpu, on_device, short = *trained, dict(precision="bf16", batch_size=16, limit=64)
+    with sim.away(): expected, full = on_cpu(config_of(method, **short)), on_cpu(config_of(method, **short | dict(precision="fp32")))
+    found = on_device(config_of(method, **short))
     assert found != full
     assert_same(found, expected, sim, tolerance=2e-2)
 

@@ -24,7 +24,7 @@ def test_a_page_is_short(path):
 
 def copied(folder):
     "A copy of the package, which may be changed."
-    return Path(shutil.copytree(ROOT/"istar_nb", folder/"istar_nb", ignore=shutil.ignore_patterns("__pycache__")))
+    return Path(shutil.copytree(ROOT/"istar_nb", folder/"istar_nb"))
 
 
 def put_before(module, line, text):

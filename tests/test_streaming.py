@@ -1,7 +1,5 @@
 "Streams of points over processes, through models, and in bounded memory."
-import os
-import subprocess
-import sys
+import resource
 import tracemalloc
 from functools import partial
 
@@ -23,7 +21,7 @@ from istar_nb.sums import add_sums_, merged, sums_of
 from istar_nb.tasks import load_task
 from istar_nb.watching import repeated_blocks, watch
 from simulated import Accelerator
-from processes import on_two
+from processes import Process, on_two
 
 
 def close(values, wanted, tolerance=1e-6, without=()):
@@ -202,17 +200,15 @@ def test_a_huge_mean_loses_nothing_of_what_came(offset, dtype):
     close(metric.compute(), in_memory(given), 3e-7 if offset < 1e6 else 1e-6)
 
 
-def peak(n):
-    "Peak memory of a process that measures n points, in MB."
-    code = f"""if 1:
-        import resource, torch
-        from istar_nb.streaming import IsotropyMetrics
-        torch.set_num_threads(1)
-        metric, points = IsotropyMetrics(), torch.randn(1000, 256)
-        for i in range({n}//1000): metric.update(points + i)
-        metric.compute()
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss/1024)"""
-    return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}).stdout)
+def measure_many(n):
+    "Measure n points and print the peak of this process's memory in MB."
+    metric, points = IsotropyMetrics(), torch.randn(1000, 256)
+    for i in range(n//1000): metric.update(points + i)
+    metric.compute()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss/1024)
+
+
+def peak(n): return float(Process(measure_many, n).wait())
 
 
 def test_memory_does_not_grow_with_points():
