@@ -25,9 +25,9 @@ from nbdev.config import get_config
 
 root = Path(__file__).resolve().parent
 # What takes longest starts first, so that no core is left idle at the end.
-LONGEST = ["test_kills", "test_sweeps", "test_ray", "test_resume", "27_training", "1_measure", "28_executors", "18_second_stage",
-           "26_pretraining", "test_own_data", "2_own_data", "4_cluster", "test_integrations", "35_isotropy", "05_streaming",
-           "06_watching", "13_isolayer", "07_stability"]
+LONGEST = ["test_sweeps", "27_training", "test_ray", "test_accelerator", "test_resume", "1_measure", "test_cli", "test_docs", "test_kills", "test_fuzz",
+           "test_howto", "2_own_data", "18_second_stage", "test_streaming", "15_integrations", "4_cluster", "26_pretraining", "28_executors", "35_isotropy",
+           "start", "test_integrations"]
 
 
 def pytest_addoption(parser):
