@@ -44,5 +44,5 @@ def __getattr__(name:str)->object:
 
 # %% ../nbs/61_api.ipynb #37d3fc58
 def __dir__()->list[str]:
-    "What can be asked for, for tab completion."
+    "The public names, for tab completion."
     return sorted({"__version__", *_owners})

@@ -69,7 +69,7 @@ def points(
 # %% ../nbs/57_claims.ipynb #c791bc7a
 def beside_paper(
     claim:Claim,  # a claim about scores, with the paper's own effect
-)->str:           # continues "an interval that"
+)->str:           # the end of a sentence that begins "an interval that"
     "How our interval relates to the paper's effect."
     effect = f"the paper's {signed(100*claim.effect, '+.2f')} points"
     return {"inside": f"contains {effect} and not zero", "excluded": f"excludes {effect}",
@@ -103,7 +103,7 @@ def on_scores(
 def on_doses(
     claims:Sequence[Claim], # the claims of all pages
 )->str:
-    "Which strengths of a penalty change the score."
+    "At which strengths a penalty changes the score."
     doses = [c for c in claims if c.name.startswith("dose, ") and c.survives]
     if not doses: return "No strength of a penalty changes the score by an amount that survives the correction."
     dead = [c for c in doses if "collapsed" in c.text]
@@ -127,7 +127,7 @@ def on_doses(
 def on_gain(
     claims:Sequence[Claim], # the claims of all pages
 )->str:
-    "Whether I-STAR's gain is seen here, and how much of the paper's own gain could be luck."
+    "Whether I-STAR gains here too, and how much of the paper's own gain could be luck."
     found = [named(claims)[f"Table 1, λ < 0 against base, {encoder}"] for encoder in ("MiniLM", "scratch")]
     low, high = luck(12, "base"), luck(24, "I-STAR")
     ours = ", and by ".join(f"{points(c)} with {encoder}, an interval that {beside_paper(c)}" for encoder, c in
@@ -159,7 +159,7 @@ def on_isolayer(
 def on_geometry(
     claims:Sequence[Claim], # the claims of all pages
 )->str:
-    "Whether I-STAR changes isotropy as intended, and whether the score goes with the intrinsic dimension."
+    "Whether I-STAR changes isotropy as intended, and whether scores correlate with intrinsic dimension."
     moved = [c for c in claims if c.name.startswith("treatment, ")]
     right = [c for c in moved if c.word == "holds"]
     name = "Figure 5, score, MiniLM, cola"

@@ -25,9 +25,9 @@ from .runs import RunConfig, task_of
 
 # %% ../nbs/60_commands.ipynb #5a724c1c
 def check_positive(
-    **options:int|None, # by name; None where one was not given
+    **options:int|None, # option -> value; None where it was not given
 )->None:
-    "An error for an option that must be at least 1."
+    "Raise an error for an option below 1."
     for name, value in options.items():
         if value is None or value >= 1: continue
         raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
@@ -35,9 +35,9 @@ def check_positive(
 # %% ../nbs/60_commands.ipynb #a629c768
 def check_place(
     option:str,  # such as "--out"
-    folder:Path, # where files will be written; need not be there yet
+    folder:Path, # where files will be written; need not exist yet
 )->Path:         # the folder, if it can be written
-    "An error if nothing can be written in a folder; nothing stays there."
+    "Raise an error if a folder cannot be written to; no file is left in it."
     nearest = next(p for p in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(p))
     try: tempfile.TemporaryFile(dir=nearest).close()
     except OSError as e: raise ValueError(f"{option} {folder} cannot be written: {nearest}: {e.strerror}") from None
@@ -48,21 +48,21 @@ def check_store(
     option:str, # such as "--root"
     root:str,   # folder or fsspec URL of the records
 )->None:
-    "An error if a store is not there: an empty list would look like one without runs."
+    "Raise an error if a store does not exist, since an empty list would look like a store without runs."
     from istar_nb.files import open_root
     fs, folder = open_root(root)
-    if not fs.isdir(folder): raise ValueError(f"{option} {root} is not there, or is no folder")
+    if not fs.isdir(folder): raise ValueError(f"{option} {root} does not exist or is not a folder")
 
 # %% ../nbs/60_commands.ipynb #66015a94
 @dataclass(frozen=True)
 class Places:
-    "What changes no result: where things are, and what is shown."
+    "Options that do not affect results: where things are, and what is shown."
     root: str = "runs"                   # folder or fsspec URL for the records
-    data_dir: str | None = None          # folder with the tasks' files; without it the variable ISTAR_DATA
+    data_dir: str | None = None          # folder with the tasks' files; default: the variable ISTAR_DATA
     hub: bool = False                    # allow downloads from the Hugging Face hub
-    checkpoints: str | None = None       # local folder for unfinished runs; without it checkpoints in the root or runs
-    checkpoint_every: int | None = None  # updates between checkpoints; without it one at the end of every epoch
-    remake: bool = False                 # make anew what has a record from other data or weights
+    checkpoints: str | None = None       # local folder for unfinished runs; default: checkpoints in the root or in runs
+    checkpoint_every: int | None = None  # updates between checkpoints; default: one at the end of every epoch
+    remake: bool = False                 # rerun what has a record from other data or weights
     progress: bool = True                # show progress bars
 
     def __post_init__(self): check_positive(checkpoint_every=self.checkpoint_every)
@@ -72,7 +72,7 @@ PlacesArg, ConfigArg = Annotated[Places, tyro.conf.arg(name="")], Annotated[RunC
 
 # %% ../nbs/60_commands.ipynb #e1a9f439
 def _say_rows(configs:Sequence[RunConfig])->None:
-    "Print what was found out about the reader's own rows; a mistake in them is an error before any work."
+    "Print what was inferred about the reader's own rows; a mistake in them is an error before any work begins."
     tasks = [task_of(config) for config in configs if config.train is not None]
     for said in dict.fromkeys(f"{task.name}: {task.description}" for task in tasks): print(said, flush=True)
 
@@ -90,10 +90,10 @@ def train_command(
     Args:
         config: What to run.
         places: Where things are.
-        config_file: YAML file with options of the run; those given here override it.
-        save_model: Folder for the fine-tuned model; without it the model is not kept.
-        processes: Processes on this machine that act as one; each takes a GPU where there are GPUs.
-        tracker: A tracker of accelerate, such as tensorboard, that the log also goes to.
+        config_file: YAML file with options of the run; options on the command line override it.
+        save_model: Folder for the fine-tuned model; by default the model is not kept.
+        processes: Processes on this machine that train together; each takes a GPU where there are GPUs.
+        tracker: A tracker of accelerate, such as tensorboard, that also receives the log.
     """
     from istar_nb.reports import show_comparison, show_value
     from istar_nb.training import launch, train
@@ -122,9 +122,9 @@ def from_file(
 # %% ../nbs/60_commands.ipynb #99b61506
 def with_config(
     command:Callable, # with a parameter `config`
-    config:RunConfig, # its default from now on
+    config:RunConfig, # the default of this parameter from now on
 )->Callable:
-    "A command whose options of a run have other defaults."
+    "The command with other defaults for the options of a run."
     signature = inspect.signature(command)
     parameters = [p.replace(default=config) if p.name == "config" else p for p in signature.parameters.values()]
     @wraps(command)
@@ -137,7 +137,7 @@ def _chosen(grid:Path, share:float, seeds:tuple[int,...], dry_run:bool, options:
     "Choose on held-out rows, show what was compared, and train the chosen ones; whether each run is done."
     from istar_nb import selection
     from istar_nb.reports import show_table
-    if not 0 < share < 1: raise ValueError(f"--select must lie in (0, 1), not {share}")
+    if not 0 < share < 1: raise ValueError(f"--select must be between 0 and 1, not {share}")
     found = selection.select(grid, share, seeds, dry_run=dry_run, **options)
     if dry_run: return []
     table = selection.selection_table(found.record)
@@ -185,16 +185,16 @@ def sweep_command(
         grid: YAML file with base, seeds and runs.
         places: Where things are.
         executor: In this process, in worker processes of this machine, or on a Ray cluster.
-        seeds: Seeds of every run; without it those of the grid.
-        select: First choose among the points on this share of the training rows, then train the chosen on all.
-        selection_seeds: Seeds of the runs that choose.
-        retry_failed: Make failed runs again.
-        dry_run: Only show what there is to do.
-        workers: processes: How many; without it one a GPU, or without a GPU one for every two cores.
-        threads: Compute threads of a run; without it its share of the cores.
-        address: ray: Address of the cluster; without it RAY_ADDRESS, or a cluster of this machine.
+        seeds: Seeds of every run; default: those of the grid.
+        select: First compare the grid's points on this share of the training rows, then train the best on all.
+        selection_seeds: Seeds of the runs that are compared first.
+        retry_failed: Rerun failed runs.
+        dry_run: Only show what would be run.
+        workers: processes: How many; default: one per GPU, or without a GPU one for every two cores.
+        threads: Compute threads of a run; default: its share of the cores.
+        address: ray: Address of the cluster; default: RAY_ADDRESS, or a cluster on this machine.
         cpus_per_run: ray: Cores reserved for a run.
-        gpus_per_run: ray: GPUs reserved for a run; with a fraction runs share one.
+        gpus_per_run: ray: GPUs reserved for a run; with a fraction, runs share one.
     """
     check_positive(workers=workers, threads=threads)
     options = asdict(places) | dict(seeds=seeds, executor=executor, retry_failed=retry_failed, workers=workers,
@@ -209,13 +209,13 @@ def pretrain_command(
     models: str | None = None,
     dry_run: bool = False,
 )->None:
-    """Pre-train small encoders from scratch, those of a grid that are not there yet.
+    """Pre-train small encoders from scratch: those of a grid that do not exist yet.
 
     Args:
         grid: YAML file with base, seeds and runs, as for `istar sweep`, with the options of `PretrainConfig`.
         places: Where things are.
-        models: Local folder for the models; without it the variable ISTAR_MODELS, or else runs/pretrained.
-        dry_run: Only show the names of the models and which are there.
+        models: Local folder for the models; default: the variable ISTAR_MODELS, or else runs/pretrained.
+        dry_run: Only show the names of the models and which of them exist.
     """
     from istar_nb import pretraining
     from istar_nb.encoders import pretrained_folder

@@ -45,7 +45,7 @@ class Store:
         return self.known[name]
 
     def records(self, *grids:str)->list[RunRecord]:
-        "The finished runs of some grids with all that they logged."
+        "The finished runs of some grids with everything they logged."
         return records_of(*self.specs(*grids), root=self.root/"runs")
 
     @cached_property
@@ -55,7 +55,7 @@ class Store:
 
     @cached_property
     def selected(self):
-        "The candidates that held-out rows compared."
+        "The candidates that were compared on held-out rows."
         return candidates(load_selections(self.root/"runs"))
 
     @cached_property
@@ -94,7 +94,7 @@ class Evidence(Store):
 def opened(
     root:Evidence|str|Path|None=None,  # where to read; None for the checkout's own records
 )->Evidence:
-    "The evidence of a folder; `Evidence` is returned as it is."
+    "The evidence of a folder; an `Evidence` is returned unchanged."
     return root if isinstance(root, Evidence) else Evidence(root)
 
 # %% ../nbs/51_evidence.ipynb #a3b93462
@@ -105,7 +105,7 @@ def guess_cost(
     task:str,  # a task with classes
     rows:int,  # number of rows, at least 1
 )->tuple[float, float]: # mean loss in nats, and its standard error
-    "What it costs to answer every row with the shares of the classes."
+    "The loss of a model that predicts the shares of the classes for every row."
     shares = np.array(label_shares[task])
     cost = -np.log(shares)
     mean = shares@cost
@@ -156,6 +156,6 @@ def learned(
     runs,          # pandas DataFrame from `Evidence.runs`
     majority:dict, # task -> share of the most frequent validation label
 )->list[tuple[str, str]]: # encoder and task
-    "The pairs of encoder and task whose plain runs learn."
+    "The encoders and tasks whose plain runs learn."
     plain = runs[(runs.method == "none") & runs["head"].eq("own")].groupby(["encoder", "task"], sort=False).score.mean()
     return [pair for pair, score in plain.items() if score > learning_threshold(pair[1], majority)]

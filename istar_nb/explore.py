@@ -32,17 +32,17 @@ if TYPE_CHECKING: from matplotlib.figure import Figure
 class Slider(NamedTuple):
     "A number between two ends."
     label:str    # shown beside it
-    value:float  # where it starts
-    low:float    # least value
-    high:float   # greatest value
-    step:float   # between neighbouring values
+    value:float  # initial value
+    low:float    # smallest value
+    high:float   # largest value
+    step:float   # difference between neighbouring values
 
 # %% ../nbs/40_explore.ipynb #9aaab44a
 class Choice(NamedTuple):
-    "One of some words."
+    "A choice between a few words."
     label:str              # shown beside it
-    value:str              # where it starts
-    options:Sequence[str]  # what can be chosen
+    value:str              # initial value
+    options:Sequence[str]  # values that can be chosen
 
 # %% ../nbs/40_explore.ipynb #6fe41d77
 controls = {}  # explorer -> name of an argument -> its control
@@ -51,14 +51,14 @@ presets = {}   # explorer -> label -> values of some controls
 def defaults_of(
     name:str, # of an explorer
 )->dict:      # argument -> value
-    "Where the controls of an explorer start."
+    "The initial values of an explorer's controls."
     return {key: control.value for key, control in controls[name].items()}
 
 # %% ../nbs/40_explore.ipynb #de1d3134
 def widget_of(
-    control:Slider|Choice, # its description
+    control:Slider|Choice, # the control to build
 ):                         # ipywidgets control
-    "A control of ipywidgets."
+    "The ipywidgets control for a description."
     import ipywidgets as w
     look = dict(style={"description_width": "9em"}, layout={"width": "26em"})
     if isinstance(control, Choice):
@@ -83,7 +83,7 @@ def preset_row(
 # %% ../nbs/40_explore.ipynb #b52a88fa
 def explorer(
     name:str,                                         # key of `controls` and `presets`
-    draw:Callable[..., "tuple[Figure, str]"],         # takes a value of every control; returns a figure and a sentence
+    draw:Callable[..., "tuple[Figure, str]"],         # takes every control's value; returns a figure and a sentence
     table:Mapping[str, Slider|Choice]|None=None,      # other controls; None for those of `name`
 ):                                                    # ipywidgets VBox
     "Controls above the figure that `draw` makes of their values, drawn again at every change."
@@ -105,7 +105,7 @@ def new_figure(
     size:tuple[float, float], # inches
     **options,                # of `Figure.subplots`
 ):                            # figure and axes
-    "A figure that nothing else holds on to."
+    "A figure that pyplot does not keep open."
     from matplotlib.figure import Figure
     figure = Figure(figsize=size, layout="constrained")
     return figure, figure.subplots(1, columns, **options)
@@ -196,7 +196,7 @@ def uniforms(
     count:int, # how many
     seed:int,  # at least 0
 )->np.ndarray: # (count,) float64 in (0, 1)
-    "Uniform numbers of mulberry32, which a browser repeats to the bit."
+    "Uniform numbers of mulberry32, which a browser reproduces to the bit."
     a = np.uint32(seed) + np.arange(1, count+1, dtype=np.uint32)*np.uint32(0x6D2B79F5)
     t = (a ^ (a >> 15))*(a | 1)
     t ^= t + (t ^ (t >> 7))*(t | 61)
@@ -221,7 +221,7 @@ controls["batches"] = {
 # %% ../nbs/40_explore.ipynb #059189b9
 class Batches(NamedTuple):
     "Three scores of many batches from a known distribution."
-    truth:float             # score of the distribution
+    truth:float             # true score of the distribution
     plug_in:list[float]     # (draws,) without a reference
     shrunk:list[float]      # (draws,) with Σ_S and ζ
     unbiased:list[float]    # (draws,) may exceed 1
@@ -233,7 +233,7 @@ def batch_numbers(
     exponent:float,       # A of the variances i^-A
     zeta:float,           # shrinkage ζ in [0, 1]
     reference:str="true", # variances of Σ_S: the "true" ones, or "all equal"
-    seed:int=0,           # of the draws
+    seed:int=0,           # seed of the random numbers
 )->Batches:
     "The plug-in, shrunk and unbiased score of `draws` batches of Gaussian points."
     variances = spectrum(f"power {exponent}", d)
@@ -290,7 +290,7 @@ def clustered_points(
     clusters:int, # number of centres, near a circle
     points:int,   # number of points, dealt to the centres in turn
     spread:float, # standard deviation around a centre
-    seed:int,     # of the places
+    seed:int,     # seed of the positions
 )->Tensor:        # (points, 2) float64
     "Clusters in the plane, the same as on the site."
     u = uniforms(2*clusters, seed).reshape(-1, 2)
@@ -302,10 +302,10 @@ def clustered_points(
 class Barcode(NamedTuple):
     "What the explorer of a barcode shows."
     edges:Tensor        # (n-1, 2) int64 minimum spanning tree
-    bars:Tensor         # (n-1,) its lengths
-    features:np.ndarray # (k,) numbers of the selected bars, longest first
+    bars:Tensor         # (n-1,) lengths of its edges
+    features:np.ndarray # (k,) indices of the selected bars, longest first
     entropy:float       # of the selected bars, in nats
-    gradient:Tensor     # (n, 2) of the entropy in the points
+    gradient:Tensor     # (n, 2) gradient of the entropy with respect to the points
 
 # %% ../nbs/40_explore.ipynb #e0b16201
 def barcode(
@@ -328,7 +328,7 @@ def climbed(
     rate:float,     # step size
     steps:int,      # number of steps
 )->Tensor:          # (n, d)
-    "Points after steps of gradient ascent on the entropy."
+    "The points after some steps of gradient ascent on the entropy."
     for _ in range(steps): x = x + rate*barcode(x, selection).gradient
     return x
 
@@ -387,5 +387,5 @@ def explore_barcode(): # ipywidgets VBox
     return explorer("barcode", draw_barcode)
 
 # %% ../nbs/40_explore.ipynb #e54e07a4
-row_choices = ("as many as take seconds", "all")
+row_choices = ("as many as a few seconds allow", "all")
 controls["own"] = {"rows": Choice("rows", row_choices[0], row_choices)}

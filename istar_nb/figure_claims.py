@@ -32,7 +32,7 @@ def first_tasks(
 def last_layer(
     column,  # pandas Series of lists with one number for each layer
 ):           # pandas Series of numbers
-    "The number of the last layer, for every run."
+    "The value at the last layer, for every run."
     return column.str[-1].astype(float)
 
 # %% ../nbs/53_figure_claims.ipynb #11c0bda2
@@ -58,7 +58,7 @@ def figure2_record(
 def istar_figure2(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]:
-    "Figure 2: how far a sample's score is below the cloud's, and what shrinkage repairs."
+    "Figure 2: how far a sample's score is below the cloud's, and how much of that gap shrinkage closes."
     record = figure2_record(opened(root))
     truth, draws, claims = record["facts"]["all points, plug-in"], dict(record["config"]["sizes"]), []
     for n in (32, min(draws, key=lambda n: abs(n - 700))):
@@ -116,7 +116,7 @@ def dose_pairs(
     evidence:Evidence,  # the records
     value:str="score",  # column whose differences are taken
 ):                      # pandas DataFrame from `pairs_of`, learned tasks only
-    "Every strength against no penalty, same seed."
+    "Every strength compared with no penalty at the same seed."
     runs = istar_runs(evidence, *dose_grids, methods=("none", *dose_names))
     knows = learned(runs, evidence.majority)
     runs = runs[[place in knows for place in zip(runs.encoder, runs.task)]]
@@ -153,7 +153,7 @@ def largest_share(
     part,       # pandas DataFrame, the runs of one place
     lam:float,  # strength of CosReg
 )->list[float]: # in [0, 1], one for each seed
-    "Share of the largest dimension in the squared change of the mean activation."
+    "The largest dimension's share of the squared change of the mean activation."
     a, b = (part[part.lam == l].set_index("seed").mean_activation for l in (lam, 0.))
     changes = [np.subtract(a[s], b[s])**2 for s in a.index.intersection(b.index)]
     return [float(change.max()/change.sum()) for change in changes]
@@ -202,7 +202,7 @@ def from_peak(
     part,       # pandas DataFrame, the runs of one place
     lam:float,  # strength of I-STAR
 )->list[float]: # in dimensions, one for each seed
-    "How much less TwoNN falls from the plain runs' peak layer to the last than in the plain run."
+    "How much less TwoNN falls than in the plain run, from the plain runs' peak layer to the last."
     layers = {l: part[part.lam == l].set_index("seed").two_nn_layers for l in (0., lam)}
     inner = np.array(layers[0.].tolist(), float)[:, 1:-1]   # layer 0 has the same [CLS] for every row
     peak = 1 + int(inner.mean(axis=0).argmax())
@@ -255,7 +255,7 @@ def figure6_runs(
 def figure6_moves(
     runs,  # pandas DataFrame from `figure6_runs`
 ):         # pandas DataFrame, seeds in rows: (place, λ, "early" or "late") in columns, change against the plain run
-    "How far the IsoScore of each half of the layers moved."
+    "How far the penalty moves the IsoScore of each half of the layers."
     import pandas as pd
     by = dict(by=("place",), treatment=("lam",))
     pairs = {half: pairs_of(runs, dict(method="none"), value=half, **by) for half in ("early", "late")}
@@ -280,7 +280,7 @@ def istar_figure6(
                 ("late", f"IsoScore of the late layers with {which}, {plain.mean():.3f} with no penalty, {place}",
                  late.add(plain, axis=0), None)):
             found = paired_estimate(values.mean(axis=1).dropna().tolist())
-            if claimed is None: found = found._replace(p=nan)   # a level: nobody doubts that it is not zero
+            if claimed is None: found = found._replace(p=nan)   # a level, which no test against zero can inform
             claims.append(Claim(f"Figure 6, {name}, {place}", paper, "Figure 6", "istar_figure6", text, "geometry",
                                 "IsoScore", found, claimed))
     return claims
@@ -317,7 +317,7 @@ def istar_figure7(
 def figure8_runs(
     evidence:Evidence,  # the records
 ):                      # pandas DataFrame with a column `layer`: "all", or a number
-    "I-STAR on one layer and on all, with λ of `scratch-figure8`, on SST-2; and the plain runs, as layer \"none\"."
+    "I-STAR on one layer and on all, with the λ of `scratch-figure8`, on SST-2; plain runs have the layer \"none\"."
     runs = evidence.runs("scratch-figure8")
     def name(run): return "none" if run.method == "none" else "all" if run.layers is None else str(run.layers[0])
     return runs.assign(layer=[name(run) for run in runs.itertuples()])

@@ -17,8 +17,8 @@ from .verdicts import Claim, Estimate, differences, nan, own, paired_estimate, p
 
 # %% ../nbs/52_istar_claims.ipynb #efefb464
 paper = "I-STAR"
-units = dict(cola="Matthews", stsb="Pearson")   # of scores; the others are accuracies
-nothing = Estimate(nan, nan, nan, nan, nan, 0)  # of a claim that cannot be tested
+units = dict(cola="Matthews", stsb="Pearson")   # units of scores; the other tasks have accuracies
+nothing = Estimate(nan, nan, nan, nan, nan, 0)  # for a claim that cannot be tested
 
 def istar_runs(
     evidence:Evidence,                     # the records
@@ -64,14 +64,14 @@ def table1_paper(
 def table1_gain(
     other:str,  # "base" or "CosReg"
 ):              # pandas Series of 27 differences, as fractions of 1
-    "What I-STAR gains in the paper's own cells."
+    "What I-STAR gains in each cell of the paper's table."
     means = table1_paper()
     return (means.xs("I-STAR", axis=1, level=1) - means.xs(other, axis=1, level=1)).stack()/100
 
 # %% ../nbs/52_istar_claims.ipynb #8f8365bc
 def luck(
     candidates:int,        # number k of candidates, all equally good
-    method:str="I-STAR",   # column whose standard deviations are taken: "base" or "I-STAR"
+    method:str="I-STAR",   # column whose standard deviations are used: "base" or "I-STAR"
     seeds:int=5,           # number of seeds behind each mean
 )->float:                  # mean over the 27 cells, as a fraction of 1
     "How far the best of some equal candidates is above their true score, under the paper's own deviations."
@@ -84,7 +84,7 @@ def strengths(
     evidence:Evidence, # the records
     runs,              # pandas DataFrame from `istar_runs`
 )->dict:               # (encoder, task, sign) -> λ, and how it was chosen
-    "The λ of each sign, as held-out rows chose it where they did."
+    "The λ of each sign: the one chosen on held-out rows, where such a choice was made."
     knows = set(learned(runs, evidence.majority))
     def strength(task, model, sign):
         done = runs[(runs.task == task) & (runs.model == model) & (runs.method == "istar") & (runs.lam*sign > 0)].lam
@@ -138,7 +138,7 @@ def over_tasks(
 # %% ../nbs/52_istar_claims.ipynb #b6adc8b6
 def applied(
     runs,         # pandas DataFrame from `table1_runs`
-    chosen:dict,  # of `strengths`
+    chosen:dict,  # from `strengths`
 )->list[Claim]:
     "Whether the penalty moved IsoScore the way the sign of λ predicts."
     pairs, claims = table1_pairs(runs, "base", "isoscore"), []
@@ -154,7 +154,7 @@ def applied(
 def istar_table1(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]:
-    "Table 1: scores against no penalty and against CosReg, and whether the treatment was applied at all."
+    "Table 1: scores against no penalty and against CosReg, and whether the penalty moved IsoScore."
     evidence = opened(root)
     runs = table1_runs(evidence)
     chosen, knows = strengths(evidence, istar_runs(evidence, *table1_grids)), learned(runs, evidence.majority)
@@ -184,7 +184,7 @@ table2_paper = {
 def two_sided(
     evidence:Evidence,  # the records
 )->dict:                # (encoder, task) -> the best candidates with λ < 0 and with λ > 0
-    "What held-out rows chose for each sign, on the tasks that the encoder learns."
+    "The candidates that held-out rows chose for each sign, on the tasks that the encoder learns."
     knows, points = learned(istar_runs(evidence, *table1_grids), evidence.majority), evidence.selected
     found = {}
     for task, model in sorted({*zip(points.task, points.model)}):
@@ -197,7 +197,7 @@ def two_sided(
 def istar_table2(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]:
-    "Table 2: whether held-out rows choose less isotropy."
+    "Table 2: whether less isotropy is chosen on held-out rows."
     evidence = opened(root)
     chosen, runs = two_sided(evidence), istar_runs(evidence, *table1_grids)
     below = sum(down.held_out > up.held_out for down, up in chosen.values())

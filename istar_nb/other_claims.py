@@ -161,7 +161,7 @@ def shrink_figure1(
 def shrink_figure2(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]:
-    "Figure 2: the score in the course of training."
+    "Figure 2: the score over the course of training."
     runs = shrink_runs(opened(root))
     rise = differences(shrink_pairs(runs, "late_rise"), bars="all bars")
     learnt = differences(shrink_pairs(runs, "learnt"), bars="selected bars")
@@ -229,8 +229,8 @@ stage_one, with_layer, control = "stage one", "layer, joint loss", "layer, task 
 
 def isolayer_ends(
     evidence:Evidence,  # the records
-):                      # pandas DataFrame with `stage`; of plain runs "plain, own head" or "plain, linear head"
-    "The ends of both stages, and the plain runs that they are compared with."
+):                      # pandas DataFrame with a column `stage`, such as "stage one" or "plain, linear head"
+    "The last measurements of both stages, and the plain runs that they are compared with."
     import pandas as pd
     epochs = evidence.epochs(*isolayer_grids)
     epochs = epochs[epochs.status == "done"]

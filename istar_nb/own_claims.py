@@ -28,7 +28,7 @@ method_targets = dict(istar=("isoscore", 1), **{"istar-unbiased": ("isoscore", 1
 # %% ../nbs/55_own_claims.ipynb #0312a923
 def method_runs(
     evidence:Evidence,  # the records
-):                      # pandas DataFrame with `place`, `what` (the method's name) and `baseline` (the name of its own)
+):                      # pandas DataFrame with `place`, `what` (the method's name) and `baseline` (its baseline's name)
     "The runs of every method, and stage one of IsoLayer, with MiniLM on CoLA and the scratch encoder on SST-2."
     import pandas as pd
     epochs = evidence.epochs(*method_grids)
@@ -87,7 +87,7 @@ def without_shrinkage(
 def every_method(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]:
-    "Whether every method moves its own target, and whether shrinkage matters to I-STAR."
+    "Whether every method moves its own target, and whether shrinkage matters for I-STAR."
     runs, claims = method_runs(opened(root)), []
     treated = runs[runs.method.isin(list(method_targets))]
     for (place, what), part in treated.groupby(["place", "what"], sort=False):
@@ -124,7 +124,7 @@ def fine_tuned(
 def scratch_pairs(
     evidence:Evidence,  # the records
 )->dict:                # quantity -> pandas DataFrame as from `pairs_of`, whose `seed` is that of the pre-training
-    "Differences to the encoder that was pre-trained without a penalty."
+    "Differences from the encoder that was pre-trained without a penalty."
     ends, fine = pretrained_ends(evidence), fine_tuned(evidence)
     def after(value):
         pairs = pairs_of(fine, dict(lam=0.), by=("task", "pretrained"), treatment=("lam",), value=value)

@@ -25,7 +25,7 @@ from .runs import RunConfig
 if TYPE_CHECKING: from matplotlib.figure import Figure
 
 # %% ../nbs/41_run_explorer.ipynb #579a7a4c
-named = ("task", "model", "method", "lam", "relative", "seed")  # what the name of a setting says, and the seed
+named = ("task", "model", "method", "lam", "relative", "seed")  # what names a setting, and the seed
 
 option_names = {"zeta": "ζ", "layers": "layer", "head": "head:", "batches": "batches:", "tokens": "tokens:"}
 
@@ -53,8 +53,8 @@ def plain_text(name:str, value)->str: # such as "layer 1+2"
 # %% ../nbs/41_run_explorer.ipynb #15525a1e
 def setting_names(
     configs:Sequence[RunConfig], # of runs on the same data
-)->list[str]:                    # one for each
-    "What tells the settings apart: method, strength, and the options that not all runs share."
+)->list[str]:                    # one name for each
+    "Names that distinguish settings: method, strength, and the options that not all runs share."
     options = [own_options(config) for config in configs]
     shared = [item for item in options[0].items() if all(item in other.items() for other in options)]
     different = [{name: value for name, value in own.items() if (name, value) not in shared} for own in options]
@@ -65,7 +65,7 @@ def setting_names(
 def comparable_records(
     root:str|Path,            # folder or fsspec URL of a store
 )->dict[str,list[RunRecord]]: # encoder and task -> its runs
-    "The finished runs of encoders that some method was tried on."
+    "The finished runs of encoders on which at least one method was tried."
     done = [r for r in iterate_records(root) if r.status == "done" and r.score is not None]
     done = [r for r in done if not r.config.get("hold_out")]
     tried = {r.config["model"] for r in done if r.config["method"] != "none"}
@@ -79,7 +79,7 @@ def comparable_records(
 def run_row(
     record:RunRecord, # finished
 )->dict:              # name of a column -> value
-    "What is shown of one run, to five digits."
+    "The values shown for one run, to five digits."
     end = record.epochs[-1]
     return dict(id=record.id, seed=record.config["seed"], metric=record.metric, score=record.score,
                 isoscore=round(end["isoscore"], 5), layers=[round(value, 5) for value in end["isoscore_layers"]])
@@ -121,7 +121,7 @@ def run_controls(
 class RunPoint(NamedTuple):
     "One run as a dot."
     setting:int      # row of `settings`
-    seed:int         # of the run
+    seed:int         # seed of the run
     x:float          # isotropy of the chosen layer
     y:float          # task score
     dx:float|None    # isotropy minus that of the plain run; None without one
@@ -131,9 +131,9 @@ class RunPoint(NamedTuple):
 def run_points(
     runs:dict[str,list], # from `compact_runs`
     data:str,            # encoder and task
-    method:str="all",    # of `METHODS`, or all
+    method:str="all",    # a name in `METHODS`, or "all"
     layer:str="pooled",  # "pooled" over layers 1 to L, "embeddings", or a number
-    seed:str="all",      # one, or all
+    seed:str="all",      # one seed, or "all"
 )->list[RunPoint]:
     "The chosen runs and their plain runs, with the differences from these."
     k = int(dict(pooled=-1, embeddings=0).get(layer, layer))
@@ -149,8 +149,8 @@ def run_points(
 # %% ../nbs/41_run_explorer.ipynb #951b55bd
 def run_table(
     points:Sequence[RunPoint], # from `run_points`
-)->list[tuple]:                # see below
-    "A row a setting: runs, mean isotropy, mean score, pairs, mean and standard deviation of the paired difference."
+)->list[tuple]:                # one tuple for each setting
+    "For each setting: runs, mean isotropy and score, pairs, mean and standard deviation of paired differences."
     def mean(values): return sum(values)/len(values) if values else None
     rows = []
     for setting in sorted({point.setting for point in points}):
@@ -165,7 +165,7 @@ def run_table(
 def plot_runs(
     runs:dict[str,list],       # from `compact_runs`
     points:Sequence[RunPoint], # what to draw
-    differences:bool,          # from the plain runs, rather than the values
+    differences:bool,          # whether to draw differences from the plain runs
     ax,                        # matplotlib axes
 ):                             # the axes
     "Task score against isotropy: every run a dot, every mean a cross."

@@ -24,16 +24,16 @@ from .statistics import check_columns, finite_values, holm, paired_differences, 
 from .grids import grid
 
 # %% ../nbs/50_verdicts.ipynb #49b87047
-least_pairs = 3 # two are too few: their interval rests entirely on the normal distribution
+least_pairs = 3 # two are too few: their interval relies entirely on normality
 nan = float("nan")
 
 # %% ../nbs/50_verdicts.ipynb #c4b78606
 class Estimate(NamedTuple):
-    "What some seeds measure: a mean, its interval, and the test of zero."
+    "What a set of seeds measures: a mean, its interval, and the test against zero."
     effect:float        # mean difference, or mean rank correlation; NaN below three seeds
     low:float           # lower end of its 95 % interval; NaN where the seeds do not differ
-    high:float          # upper end of the interval; NaN as `low`
-    p:float             # of the two-sided test that the true mean is zero
+    high:float          # upper end of the interval; NaN where `low` is
+    p:float             # two-sided p-value of the test that the true mean is zero
     sd:float            # standard deviation over seeds; of correlations on Fisher's scale
     seeds:int           # number of pairs, or of samples
     values:tuple = ()   # the differences or correlations, one for each seed
@@ -71,7 +71,7 @@ def correlation_estimate(
     x:str="isoscore",  # column of the first quantity
     y:str="score",     # column of the second quantity
 )->Estimate:
-    "The mean rank correlation within a seed; seeds with fewer than four runs say nothing."
+    "The mean rank correlation within a seed; seeds with fewer than four runs are left out."
     good = frame[frame[[x, y]].notna().all(axis=1)]
     parts = [part[[x, y]].to_numpy(float).T for _, part in good.groupby("seed")]
     parts = [part for part in parts if part.shape[1] >= 4 and (np.ptp(part, axis=1) > 0).all()]
@@ -103,7 +103,7 @@ def decide(
     claimed:str|None=None,   # "up" or "down"; None where nothing is claimed
     effect:float|None=None,  # the paper's own effect, in the same unit; None where it prints none
 )->str:                      # one of `words`
-    "The word for an interval."
+    "The verdict on an interval."
     if claimed not in ("up", "down", None): raise ValueError(f"`claimed` must be 'up', 'down' or None, not {claimed!r}")
     if found.seeds < least_pairs: return "not run"
     if math.isnan(found.low): return "undecided"
@@ -118,10 +118,10 @@ def decide(
 def seeds_needed(
     effect:float,       # true mean of the differences
     sd:float,           # their standard deviation
-    wanted:float=0.8,   # probability of finding the effect
+    wanted:float=0.8,   # probability of detecting the effect
     most:int=10_000,    # largest number of pairs considered
 )->int|None:            # at least 3; None where even `most` are too few
-    "How many pairs a t test at the level 0.05 needs."
+    "How many pairs a t test at the 0.05 level needs."
     if not sd >= 0: raise ValueError(f"`sd` must be a standard deviation, not {sd}")
     if effect == 0 or power(effect, sd or 1e-300, most) < wanted: return None
     low, high = least_pairs - 1, most
@@ -134,7 +134,7 @@ def seeds_needed(
 def number(
     value:float,  # an effect, or NaN
 )->str:           # the effect with its sign; "" for NaN
-    "An effect as the tables show it."
+    "An effect as it appears in the tables."
     return "" if math.isnan(value) else signed(value, "+.3g")
 
 # %% ../nbs/50_verdicts.ipynb #e71bf1c2
@@ -149,14 +149,14 @@ class Claim:
     paper: str                 # such as "I-STAR"; `own` where no paper claims it
     where: str                 # such as "Table 1"
     page: str                  # name of its notebook
-    text: str                  # the claim in few words, with what was measured
+    text: str                  # the claim in a few words, with what was measured
     kind: Kind                 # what it is about
-    unit: str                  # of the effect, such as "accuracy"
+    unit: str                  # unit of the effect, such as "accuracy"
     found: Estimate            # what the records measure
     claimed: str|None = None   # "up" or "down"; None for a measurement
     effect: float|None = None  # the paper's own effect, in the same unit; None where it prints none
     source: str = ""           # what the paper's effect is taken from, such as "mean of 27 cells"
-    reason: str = ""           # what testing it would take, without a full stop; "" where it can be tested
+    reason: str = ""           # what a test would require, without a full stop; "" where it can be tested
     adjusted: float = nan      # p-value corrected within the family, see `correct`
 
     @property
@@ -178,8 +178,8 @@ class Claim:
 # %% ../nbs/50_verdicts.ipynb #1a277c42
 def needed(
     claim:Claim, # one with at least three pairs
-)->int|None:     # None where no number of seeds does
-    "How many seeds it takes to find the paper's effect, or ours where the paper prints none."
+)->int|None:     # None where even 10,000 seeds are too few
+    "How many seeds it takes to detect the paper's effect, or ours where the paper prints none."
     effect = claim.effect if claim.effect is not None else claim.found.effect
     return seeds_needed(math.atanh(effect) if claim.found.ranks else effect, claim.found.sd)
 
@@ -187,7 +187,7 @@ def needed(
 def what_it_takes(
     claim:Claim, # of any kind
 )->str:          # "" for a claim that is decided
-    "What deciding a claim would take."
+    "What it would take to decide a claim."
     if claim.reason: return claim.reason
     if claim.word not in ("too wide", "undecided"): return "three seeds" if claim.word == "not run" else ""
     if claim.effect == 0: return "no number of seeds shows that there is no effect"
@@ -199,7 +199,7 @@ def what_it_takes(
 def correct(
     claims:Sequence[Claim], # of all families
 )->list[Claim]:             # in the same order, with `adjusted` filled in
-    "P-values corrected within each family (Holm 1979); claims without a test do not count."
+    "P-values corrected within each family (Holm 1979); claims without a test are not counted."
     families = {}
     for i, c in enumerate(claims): families.setdefault(c.family, []).append(i)
     adjusted = [nan]*len(claims)
@@ -212,7 +212,7 @@ def correct(
 def probability(
     p:float,  # a p-value, or NaN
 )->str:       # "" for NaN
-    "A p-value as the tables show it."
+    "A p-value as it appears in the tables."
     return "" if math.isnan(p) else "< 0.0001" if p < 0.0001 else f"{p:.2g}"
 
 # %% ../nbs/50_verdicts.ipynb #276058d8
@@ -266,7 +266,7 @@ def pairs_of(
     treatment:Sequence[str]=("method", "lam"), # columns that name what is compared
     value:str="score",                         # column whose differences are taken
 ):                                             # pandas DataFrame as from `paired_differences`; empty without a baseline
-    "Paired differences, also of a grid that has not been run."
+    "Paired differences; none for a grid that has not been run."
     import pandas as pd
     if not frame.empty and (frame[list(baseline)] == pd.Series(baseline)).all(axis=1).any():
         return paired_differences(frame, baseline, by, treatment, value)
@@ -286,7 +286,7 @@ def differences(
 # %% ../nbs/50_verdicts.ipynb #ae66c725
 def comparison_table(
     pairs,                                               # pandas DataFrame from `pairs_of`
-    by:Sequence[str]=("task", "model", "method", "lam"), # columns that make a row
+    by:Sequence[str]=("task", "model", "method", "lam"), # columns that define a row
     digits:int=4,                                        # digits after the decimal point
 ):                                                       # pandas DataFrame of numbers and text
     "Every comparison in one row, as a page shows it."
@@ -316,7 +316,7 @@ def conditions(
     *specs:str|Path|Mapping|Sequence, # grids, as for `load_sweep`
     root:str|Path="runs",             # folder or fsspec URL of the store
 ):                                    # pandas DataFrame, one column a grid
-    "How much of some grids was run, on what data and machine."
+    "How much of some grids was run, and on what data and machine."
     import pandas as pd
     columns = {}
     for i, spec in enumerate(specs, 1):
