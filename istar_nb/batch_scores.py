@@ -90,7 +90,8 @@ class PooledUnbiasedScore(torch.autograd.Function):
     def backward(ctx, grad:Tensor, _)->tuple[Tensor|None,...]:
         high, low, dB, dM, scalars, average, *clouds = ctx.saved_tensors
         if torch.is_grad_enabled(): return None, None, *_unbiased_again(ctx, grad, clouds)
-        outs = [cloud.new_zeros(cloud.shape[:2].numel()+1, cloud.shape[2]) if needed else None    # a row for what is none
+        # a row for what is none
+        outs = [cloud.new_zeros(cloud.shape[:2].numel()+1, cloud.shape[2]) if needed else None
                 for cloud, needed in zip(clouds, ctx.needs_input_grad[2:])]
         with torch.autocast(high.device.type, enabled=False), products_in(ctx.format, high.device):
             for g in sentence_sums(clouds, ctx.sentences, (high, low), ctx.scale):

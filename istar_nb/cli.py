@@ -192,7 +192,8 @@ def measure_command(
     out, others = check_place("--out", local_path(out)), [compare] if compare else []
     if what.embeddings: found, source = measure_clouds([str(what.embeddings), *others]), "points of a file"
     else:
-        texts, source = text_source(what.task, what.text, what.data_dir, what.hub, what.limit, bool(others), what.column)
+        texts, source = text_source(what.task, what.text, what.data_dir, what.hub, what.limit, bool(others),
+                                    what.column)
         found, n = measure_models([model, *others], texts, what.hub, tokens, layers, batch_tokens, max_length, progress)
         source = f"{n:,} text{'s'*(n != 1)} of {source}, tokens: {tokens}"
     isotropy = Isotropy(source, tokens, found, environment())

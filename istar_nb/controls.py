@@ -39,7 +39,8 @@ class Placebo:
         "The placebo of a penalty."
         gradients = torch.autograd.grad(penalty, self.parameters, retain_graph=True, allow_unused=True)
         if group is not None:
-            gradients = averaged([p.new_zeros(p.shape) if g is None else g for p, g in zip(self.parameters, gradients)], group)
+            gradients = averaged([p.new_zeros(p.shape) if g is None else g for p, g in zip(self.parameters, gradients)],
+                                 group)
         found = [each for each in zip(self.parameters, self.directions, gradients) if each[2] is not None]
         steps = [((p - p.detach())*d).sum()*g.norm() for p, d, g in found]
         return penalty.detach() + sum(steps)

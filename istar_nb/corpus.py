@@ -122,7 +122,8 @@ def train_tokenizer(
     from transformers import PreTrainedTokenizerFast
     pieces = learn_pieces(texts, vocabulary)
     tokenizer = Tokenizer(models.WordPiece(pieces, unk_token="[UNK]"))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    tokenizer.normalizer, tokenizer.pre_tokenizer = (normalizers.BertNormalizer(lowercase=True),
+                                                     pre_tokenizers.BertPreTokenizer())
     tokenizer.decoder = decoders.WordPiece()
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",

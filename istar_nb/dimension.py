@@ -96,7 +96,8 @@ def exact_distances(
     return torch.cat(parts)
 
 # %% ../nbs/04_dimension.ipynb #a429685c
-losses = dict(tf32=2**-10, bf16=2**-8, high=2**-10, medium=2**-8)   # δ: largest share of a factor that a format may cost
+# δ: largest share of a factor that a format may cost
+losses = dict(tf32=2**-10, bf16=2**-8, high=2**-10, medium=2**-8)
 
 def product_error(
     x:Tensor,  # (n, d) factor

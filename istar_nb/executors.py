@@ -149,7 +149,7 @@ class Slot(NamedTuple):
 
 # %% ../nbs/28_executors.ipynb #4a4f29d5
 def _devices()->list[str|None]:
-    "The accelerators of this machine, each as the variable that gives it to a process; None where there is no such variable."
+    "The accelerators of this machine, each as the variable that gives it to a process; None without such a variable."
     from istar_nb.modes import available_accelerators
     devices, variables = available_accelerators(), dict(cuda="CUDA_VISIBLE_DEVICES", xpu="ZE_AFFINITY_MASK")
     variable = variables.get(devices[0].type) if devices else None

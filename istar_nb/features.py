@@ -20,7 +20,8 @@ def _inputs(batch, i, tokenizer):
 
 def _encode_texts(rows, task, tokenizer, max_length):
     "One feature a row, for classification and regression."
-    batch = tokenizer(*[[row[column] for row in rows] for column in task.texts], truncation="longest_first", max_length=max_length)
+    batch = tokenizer(*[[row[column] for row in rows] for column in task.texts], truncation="longest_first",
+                      max_length=max_length)
     return [{**_inputs(batch, i, tokenizer), "labels": row_label(row, i, task)} for i, row in enumerate(rows)]
 
 # %% ../nbs/21_features.ipynb #527d2fb1
@@ -45,7 +46,8 @@ def _span_feature(batch, i, spans, tokenizer):
 def _cut_texts(texts, tokenizer, limit):
     "Each text up to its `limit`-th token."
     batch = tokenizer(texts, add_special_tokens=False, truncation=True, max_length=limit, return_offsets_mapping=True)
-    return [text[:offsets[-1][1]] if len(offsets) == limit else text for text, offsets in zip(texts, batch["offset_mapping"])]
+    return [text[:offsets[-1][1]] if len(offsets) == limit else text
+            for text, offsets in zip(texts, batch["offset_mapping"])]
 
 # %% ../nbs/21_features.ipynb #d42ade80
 def _encode_spans(rows, task, tokenizer, max_length):
@@ -55,7 +57,8 @@ def _encode_spans(rows, task, tokenizer, max_length):
     spans = [answer_span(row, i) for i, row in enumerate(rows)]
     questions = _cut_texts([row["question"].strip() for row in rows], tokenizer, max_length // 3)
     batch = tokenizer(questions, [row["context"] for row in rows], truncation="only_second", max_length=max_length,
-                      stride=min(task.stride, max_length // 3), return_overflowing_tokens=True, return_offsets_mapping=True)
+                      stride=min(task.stride, max_length // 3), return_overflowing_tokens=True,
+                      return_offsets_mapping=True)
     return [_span_feature(batch, i, spans, tokenizer) for i in range(len(batch["input_ids"]))]
 
 # %% ../nbs/21_features.ipynb #68c9108f
@@ -63,9 +66,9 @@ def encode(
     rows:list[dict],          # rows of `load_task`, or any with the task's columns
     task:Task,                # the row of the task table
     tokenizer,                # a transformers tokenizer; a fast one for a span task
-    max_length:int|None=None, # tokens in one input; None: `task.max_length`. Never more than the tokenizer's own `model_max_length`
-)->list[dict]:                # features of plain lists and numbers, in the order of the rows; a span row can give several
-    "Tokenize rows: `input_ids`, `attention_mask`, `token_type_ids` where the tokenizer has them, and labels or positions."
+    max_length:int|None=None, # tokens in one input, at most the tokenizer's `model_max_length`; None: `task.max_length`
+)->list[dict]:                # features of lists and numbers, in the order of the rows; a span row can give several
+    "Tokenize rows: `input_ids`, `attention_mask`, `token_type_ids` if the tokenizer has them, labels or positions."
     rows = list(rows)
     if not rows: raise ValueError("rows is empty, and at least one row is wanted")
     length = min(task.max_length if max_length is None else max_length, tokenizer.model_max_length)
@@ -83,8 +86,9 @@ class Collator:
 
     def __call__(self,
         features:list[dict], # from `encode`
-    )->dict:                 # tensors: ids and masks (B, T) int64; labels (B,) int64, or float32 for a regression; positions (B,) int64
+    )->dict:                 # tensors: ids, masks (B, T) int64; labels (B,) int64 or float32; positions (B,) int64
         kept = [{key: value for key, value in f.items() if key not in ("example", "offsets")} for f in features]
         length = max(self.pad_to or 0, *(len(f["input_ids"]) for f in features))
-        sizes = dict(padding="max_length", max_length=length, padding_side="right", pad_to_multiple_of=self.pad_to_multiple_of)
+        sizes = dict(padding="max_length", max_length=length, padding_side="right",
+                     pad_to_multiple_of=self.pad_to_multiple_of)
         return dict(self.tokenizer.pad(kept, return_tensors="pt", verbose=False, **sizes))

@@ -45,7 +45,7 @@ def signed(
 def literal(
     text:str,  # such as the name of a file
 )->str:        # what makes matplotlib draw it
-    "A label drawn as it is: matplotlib reads mathematics between dollar signs, and hides what begins with an underscore."
+    "A label drawn as it is: matplotlib reads mathematics between dollar signs, and hides labels that begin with _."
     return "\u200b"*text.startswith("_") + text.replace("$", r"\$")
 
 # %% ../nbs/31_figures.ipynb #c3f50909

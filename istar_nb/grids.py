@@ -128,7 +128,7 @@ def whole_numbers(seeds, name:str)->list[int]:
 
 # %% ../nbs/27_grids.ipynb #d06511dd
 def grid(
-    spec:str|Path|Mapping|Sequence, # YAML file; block; mapping with base, seeds and runs; or list of blocks and configurations
+    spec:str|Path|Mapping|Sequence, # YAML file; block; mapping of base, seeds and runs; list of blocks, configurations
     kind:type=RunConfig,            # class of the configurations
 )->list:                            # no two with the same id
     "The configurations of a grid."
@@ -164,7 +164,8 @@ def duration(
 )->str:            # such as "40 s", "13 min", "2.5 h"
     "A time in words, as precise as an estimate is."
     if seconds < 90: return f"{max(1, seconds):.0f} s"
-    return f"{seconds/60:.0f} min" if seconds < 5400 else f"{seconds/3600:.1f} h" if seconds < 172800 else f"{seconds/86400:.1f} days"
+    return (f"{seconds/60:.0f} min" if seconds < 5400 else f"{seconds/3600:.1f} h" if seconds < 172800
+            else f"{seconds/86400:.1f} days")
 
 # %% ../nbs/27_grids.ipynb #17437851
 @dataclass
@@ -174,7 +175,7 @@ class Plan:
     status: dict[str, str]         # "done" or "failed" of the ids that have a record
     seconds: dict[tuple, float]    # median time of the runs that are alike
     retry_failed: bool = False     # failed runs are made again
-    origins: dict[str, dict] = field(default_factory=dict) # what the finished runs were made from: `data` of their records
+    origins: dict[str, dict] = field(default_factory=dict) # the `data` of the finished runs' records
 
     @property
     def todo(self)->list[RunConfig]:
@@ -319,7 +320,7 @@ def compare_stores(
     root:str|Path,   # folder or fsspec URL of a store
     other:str|Path,  # of another one
 )->"pd.DataFrame":   # one row for every run of both; differences are other minus root
-    "Runs that were made twice: whether their records are equal but for times and environment, and how far apart they ended."
+    "Runs that were made twice: are their records equal but for times and environment, and how far apart they ended."
     import pandas as pd
     rows, columns = [], ["task", "model", "method", "lam", "seed"]
     mine = {record.id: record for record in iterate_records(root)}

@@ -172,7 +172,7 @@ class _CountedLoss:
         return bool(share.abs().mean() < mean.abs().mean()/100)
 
     def average_of_update(self, num_items_in_batch:Tensor|int|None)->bool:
-        "Whether losses are parts of the update's average, which the Trainer does not divide by the number of micro-batches."
+        "Whether losses are parts of the update's average, which the Trainer does not divide by their number."
         if getattr(self, "loss_is_scaled_for_ga", None) is not None: return self.loss_is_scaled_for_ga
         return self.compute_loss_func is not None or self.model_accepts_loss_kwargs and num_items_in_batch is not None
 
@@ -211,7 +211,7 @@ class _PenalizedLoss(_CountedLoss):
         self.lam.update(task.mean(), penalty, list(model.parameters()), all_processes(), scale)
 
     def prepare_penalty(self, model:nn.Module, batches:Sequence[dict])->None:
-        "Show the micro-batches of an update to a penalty that takes them as one batch; the random state stays as it was."
+        "Show the micro-batches of an update to a penalty that takes them as one batch; the random state stays."
         def seen(batch):
             with torch.no_grad(), self.compute_loss_context_manager():
                 return model_states(self.accelerator.unwrap_model(model), batch), batch.get("labels")
@@ -344,7 +344,8 @@ class IsotropyLoss(nn.Module):
         super().__init__()
         if on not in self.watched: raise ValueError(f"`on` must be 'tokens' or 'sentences', not {on!r}")
         if isinstance(lam, RelativeStrength):
-            raise TypeError("`lam` must be a number: this loss knows nothing of updates, which a RelativeStrength counts")
+            raise TypeError("`lam` must be a number: this loss knows nothing of updates, "
+                            "which a RelativeStrength counts")
         if getattr(loss, "uses_gradient_cache", False) or type(loss).__name__.startswith("Cached"):
             raise ValueError(f"`loss` {type(loss).__name__} runs the model again in its backward pass, "
                              "where a penalty cannot follow: use the loss without cache")
@@ -358,7 +359,8 @@ class IsotropyLoss(nn.Module):
         "Both parts of the training loss; the Trainer adds them."
         if not self.model.training: return self.loss(sentence_features, labels)
         with self.watched[self.on](self.model) as seen: loss = self.loss(sentence_features, labels)
-        widest = max((part.layers[-1].shape[-1] for part in seen), default=0)    # others are truncated, for nested losses
+        # others are truncated, for nested losses
+        widest = max((part.layers[-1].shape[-1] for part in seen), default=0)
         whole = [part for part in seen if part.layers[-1].shape[-1] == widest]
         penalty = self.regularizer(joined(whole), labels)
         return {**(loss if isinstance(loss, dict) else dict(task_loss=loss)), "penalty": self.lam*penalty}

@@ -116,7 +116,7 @@ def _check_points(points:object, tokens:str, layers:Sequence[int]|None)->None:
 
 # %% ../nbs/35_isotropy.ipynb #ebc54040
 def measure(
-    model:str|tuple|Points,           # a name; a model and its tokenizer; without `texts` points (n, d) or a file of them
+    model:str|tuple|Points,           # a name; a model and its tokenizer; without `texts`, points (n, d) or their file
     texts:Iterable|None=None,         # strings, or pairs of strings, of any number; None where `model` is points
     tokens:str="real",                # what counts as a point: "real", "cls", "last", "mean" or "all"
     layers:Sequence[int]|None=None,   # layer numbers, 0 the embeddings; None for all

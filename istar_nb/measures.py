@@ -32,7 +32,7 @@ def mean_cosine(
     x:Tensor|np.ndarray,                  # (n, d) floating point, n ≥ 2, no zero rows
     pairs:int|None=None,                  # random pairs of different points to average; None for all n(n-1), exactly
     generator:torch.Generator|None=None,  # for the random pairs; None for torch's own
-)->Tensor:                                # () in [-1/(n-1), 1], 0 has no preferred direction; dtype as `isoscore`; differentiable
+)->Tensor:                                # () in [-1/(n-1), 1], 0: no preferred direction; dtype as `isoscore`
     "Mean cosine of pairs of points (Ethayarajh 2019): anisotropy as *direction*, seen from the origin."
     x = as_points(x)
     n, scale, origin = len(x), magnitude(x.detach()) or 1., x.new_zeros(x.shape[1], dtype=scalar_dtype(x))
@@ -158,7 +158,7 @@ def effective_rank(
     center:bool=False,   # False: the matrix as it is, as both papers have it; True: about the mean
     eps:float=0.,        # 0: Roy & Vetterli; 1e-7: RankMe
 )->Tensor:               # () in [1, min(n, d)]; float32 (float64 for float64 `x`); differentiable
-    "Effective rank (Roy & Vetterli 2007; `eps=1e-7`: RankMe, Garrido et al. 2023): *evenness*, about the origin by default."
+    "Effective rank (Roy & Vetterli 2007; `eps=1e-7`: RankMe, Garrido et al. 2023): evenness about the origin or mean."
     x = as_points(x)
     if not eps >= 0: raise ValueError(f"`eps` must not be negative, and is {eps}")
     return effective_rank_of(spectrum(x, center), eps, max(x.shape)).to(working_dtype(x))

@@ -268,7 +268,7 @@ def _model_label(model:nn.Module)->str:
 
 # %% ../nbs/32_measuring.ipynb #e7b1f541
 def measure_models(
-    models:Sequence[str|tuple],     # names of models, or loaded models with their tokenizers, which stay on their device
+    models:Sequence[str|tuple],     # names of models, or models with their tokenizers, which stay on their device
     texts:Callable[[],Texts],       # starts reading
     hub:bool=False,                 # allow downloads
     tokens:str="real",              # one of `TOKENS`

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 class PretrainConfig(Described):
     "Everything that decides the result of a pre-training."
     header: ClassVar[dict] = dict(kind="pretraining")
-    texts: str = "cola+mrpc+qnli+qqp+rte+squad+sst2+sst5+stsb" # tasks whose training texts are read, without their labels
-    hold_out: float = 0.02            # share of the texts that is kept out and measured on; the same texts for all seeds
+    texts: str = "cola+mrpc+qnli+qqp+rte+squad+sst2+sst5+stsb" # tasks whose training texts are read, not the labels
+    hold_out: float = 0.02            # share of the texts kept out and measured on; the same for all seeds
     vocabulary: int = 8000            # word pieces
     length: int = 128                 # tokens in a block, and the longest input the model will ever take
     depth: int = 4                    # layers
@@ -51,13 +51,13 @@ class PretrainConfig(Described):
     heads: int = 4                    # attention heads
     positions: Literal["rotary", "absolute"] = "rotary" # as in RoFormer (Su et al. 2021), or BERT's learned vectors
     mask_rate: float = 0.15           # share of tokens to predict
-    lam: float = 0.                   # λ: the loss adds λ(1 - IsoScore*) of all layers' tokens, or λ(ln IsoScore* - ln target)²
+    lam: float = 0.                   # λ: adds λ(1 - IsoScore*) of all layers' tokens, or λ(ln IsoScore* - ln target)²
     target: float | None = None       # pull IsoScore* toward this value in (0, 1) instead of raising or lowering it
     steps: int = 4000                 # updates
     batch_size: int = 8               # blocks in an update
     lr: float = 1e-3                  # peak learning rate of AdamW
     weight_decay: float = 0.01        # of AdamW, not on biases and layer norms
-    warmup: float = 0.1               # share of updates in which the learning rate rises; then it falls to zero, linearly
+    warmup: float = 0.1               # share of updates in which the learning rate rises; then it falls linearly
     max_grad_norm: float = 1.         # gradients are clipped to this norm; 0 for no clipping
     dropout: float = 0.               # while pre-training; the saved model has BERT's 0.1
     precision: Literal["fp32", "bf16"] = "fp32" # mixed precision of the model; the penalty is always float32
@@ -125,7 +125,8 @@ class _Blocks(Session):
         self.singles = sorted(([cls, *x[:c.length-2], sep] for x in held_out), key=len)
         self.per_pass = (sum(len(x) + 1 for x in self.ids)//(c.length-1))//c.batch_size
         if not self.per_pass or not len(self.held_out):
-            raise ValueError(f"`texts` {c.texts!r} fill {self.per_pass} batches and {len(self.held_out)} held-out blocks: "
+            raise ValueError(f"`texts` {c.texts!r} fill {self.per_pass} batches and {len(self.held_out)} held-out "
+                             "blocks: "
                              "at least one each is needed")
         pieces = tokenizer.get_vocab()
         vocabulary = json.dumps(sorted(pieces, key=pieces.get)).encode()
@@ -348,7 +349,7 @@ def _finished(config:PretrainConfig, root:str|Path, target:Path, remake:bool, **
 # %% ../nbs/26_pretraining.ipynb #23b550f9
 def carry_through(session:Pretraining, root:str|Path, folder:Path, target:Path, checkpoint_every:int,
                   **places)->PretrainRecord:
-    "Train to the end, keep the model and write the record, also of a failure; what the machine stops leaves its checkpoint."
+    "Train to the end, keep the model and write the record, also of a failure; a stopped run leaves its checkpoint."
     with recording_failure(session, root, PretrainRecord): run_updates(session, folder, checkpoint_every)
     save_pretrained(session, target)
     record = make_pretrain_record(session, made_from(session.config, target, **places))
@@ -362,11 +363,11 @@ def pretrain(
     root:str|Path="runs/pretrained",  # folder or fsspec URL for records
     data_dir:str|Path|None=None,      # folder with the tasks' files; None for `ISTAR_DATA`
     hub:bool=False,                   # allow downloads from the Hugging Face hub
-    models:str|Path|None=None,        # local folder of models, each named by its id; None: `ISTAR_MODELS` or runs/pretrained
+    models:str|Path|None=None,        # folder of models, each named by its id; None: `ISTAR_MODELS` or runs/pretrained
     checkpoints:str|Path|None=None,   # local folder for unfinished runs; None: checkpoints in a local root or runs
     checkpoint_every:int=100,         # updates between checkpoints
     progress:bool=True,               # show a progress bar
-    remake:bool=False,                # make a run anew whose record comes from other texts, or whose model is another one
+    remake:bool=False,                # make a run anew whose record comes from other texts, or with another model
 )->PretrainRecord:                    # of this run, just made or made before
     "Pre-train a small BERT on texts of tasks; keep the model and record how loss and isotropy moved."
     if not isinstance(checkpoint_every, int) or checkpoint_every < 1:

@@ -263,20 +263,21 @@ def _moved(penalty:"IStar", states:HiddenStates, parts:list[list[int]])->Tensor:
 class IStar(_Referenced):
     "I-STAR (Rudman & Eickhoff 2024): 1 - IsoScore* of the union of all layers' tokens."
     def __init__(self,
-        zeta:float|str=0.2,                     # shrinkage ζ in [0, 1], the paper's 0.2 … 0.8; "auto" for each batch's ζ*
+        zeta:float|str=0.2,                     # shrinkage ζ in [0, 1], the paper's 0.2 … 0.8; "auto": each batch's ζ*
         cov_ref:Tensor|None=None,               # (d, d) Σ_S, or (L, d, d) with `per_layer`; None: `collect` makes it
         layers:int|Sequence[int]|str|None=None, # which layers; None for all but the embeddings, "all" for all
         tokens:str="real",                      # "real", "cls", or "all" to count padding as the released code does
         per_layer:bool=False,                   # average one score per layer instead of scoring the union
         scope:str="global",                     # "global": the batch of all processes; "local": each its own
         reference_points:int=250_000,                 # points behind Σ_S, over all processes
-        average:float|None=None,                # weight in (0, 1] of a batch in a moving Σ_S; None: only `collect` sets it
+        average:float|None=None,                # weight in (0, 1] of a batch in a moving Σ_S; None: `collect` alone
         target:float|None=None,                 # score in (0, 1) to pull toward, (ln ι - ln target)²; None for 1 - ι
         precision:str="highest",                # "medium": its own products may round factors, to bfloat16 or TF32
     ):
         super().__init__(layers, tokens, per_layer, scope, target, precision)
         if reference_points < 2: raise ValueError(f"`reference_points` must be at least 2, not {reference_points}")
-        self.zeta, self.reference_points, self.average = zeta if zeta == "auto" else check_zeta(zeta), reference_points, average
+        self.zeta = zeta if zeta == "auto" else check_zeta(zeta)
+        self.reference_points, self.average = reference_points, average
         if average is not None and not (0 < average <= 1 and self.needs_reference):
             raise ValueError(f"`average` must lie in (0, 1] and needs `zeta` above 0, "
                              f"not {average!r} with zeta={zeta!r}")

@@ -24,7 +24,9 @@ def scales(
     return (found/found.max()).clamp(min=least)
 
 # %% ../nbs/17_reparametrisation.ipynb #5fc8e9aa
-def bisect(score, low:float, high:float, target:float)->float: # where the falling function `score` has the value `target`
+def bisect(
+    score, low:float, high:float, target:float
+)->float: # where the falling function `score` has the value `target`
     "Bisection for a falling function."
     for _ in range(60):
         middle = (low + high)/2
@@ -40,7 +42,8 @@ def spectral_map(
     values, vectors = torch.linalg.eigh(check_covariance(cov).double())
     def score(alpha): return isoscore_from_cov(torch.diag(values*scales(values, alpha)**2)).item()
     if not score(8.) < target < score(0.):
-        raise ValueError(f"`target` must be between {score(8.):.3g} and {score(0.):.3g} for this covariance, not {target}")
+        raise ValueError(f"`target` must be between {score(8.):.3g} and {score(0.):.3g} for this covariance, "
+                         f"not {target}")
     return vectors*scales(values, bisect(score, 0., 8., target)) @ vectors.T
 
 # %% ../nbs/17_reparametrisation.ipynb #5eb27139
@@ -70,7 +73,8 @@ def make_map(
 )->Tensor:                 # (d, d) float64, invertible
     "A map to a given IsoScore."
     if shape not in ("spectrum", "outlier"): raise ValueError(f"`shape` must be 'spectrum' or 'outlier', not {shape!r}")
-    return spectral_map(cov, target) if shape == "spectrum" else outlier_map(cov, target, cov.diagonal().argmax().item())
+    return (spectral_map(cov, target) if shape == "spectrum"
+            else outlier_map(cov, target, cov.diagonal().argmax().item()))
 
 # %% ../nbs/17_reparametrisation.ipynb #9cdeb48e
 def last_norm(
@@ -91,5 +95,6 @@ def reparametrise(
     if exact.shape != (width, width): raise ValueError(f"`a` must be ({width}, {width}), not {tuple(exact.shape)}")
     layer = nn.Linear(width, width, bias=False, device=exact.device).requires_grad_(False)
     layer.weight.copy_(exact)
-    model.encoder.set_submodule(name := last_norm(model.encoder), nn.Sequential(model.encoder.get_submodule(name), layer))
+    model.encoder.set_submodule(name := last_norm(model.encoder),
+                                nn.Sequential(model.encoder.get_submodule(name), layer))
     with torch.no_grad(): model.head.weight.copy_(torch.linalg.solve(exact.T, model.head.weight.double().T).T)

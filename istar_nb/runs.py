@@ -103,8 +103,8 @@ def _known(kind:type, values:dict, what:str)->dict:
 @dataclass(frozen=True)
 class _Rows(Described):
     task: str = "stdlib-docs"         # a task of `istar tasks`
-    train: str | None = None          # own data in place of a task: .csv, .tsv, .jsonl, .parquet or a folder of such files
-    validation: str | None = None     # own data: the rows to measure on; None to keep a fifth of the training file's out
+    train: str | None = None          # own data, not a task: .csv, .tsv, .jsonl, .parquet or a folder of such files
+    validation: str | None = None     # own data: the rows to measure on; None: a fifth of the training file's
     text: str | None = None           # own data: column of the texts
     text2: str | None = None          # own data: column of the second texts, for pairs
     label: str | None = None          # own data: column of the labels: words, whole numbers or measured values
@@ -112,10 +112,12 @@ class _Rows(Described):
     def __post_init__(self):
         super().__post_init__()
         given = [name for name in ("validation", "text", "text2", "label") if getattr(self, name) is not None]
-        if self.train is None and given: raise ValueError(f"`{given[0]}` belongs to own data: give `train`, its file, as well")
+        if self.train is None and given:
+            raise ValueError(f"`{given[0]}` belongs to own data: give `train`, its file, as well")
         if self.train is None: return
         for name in ("text", "label"):
-            if name not in given: raise ValueError(f"`{name}` is missing: name the column of `train` {self.train!r} that holds it")
+            if name not in given:
+                raise ValueError(f"`{name}` is missing: name the column of `train` {self.train!r} that holds it")
         if self.task not in ("stdlib-docs", own_name(self.train)):
             raise ValueError(f"`task` is {self.task!r} and `train` {self.train!r}: give one of them")
 

@@ -214,7 +214,9 @@ def reference_of(
                      norms.to(wide).square().sum())
 
 # %% ../nbs/02_scores.ipynb #8040c3ba
-def _unit_rows(x:Tensor)->tuple[Tensor,Tensor,Tensor]: # (n, d) rows; () what they were divided by; (4,) see `check_facts`
+def _unit_rows(
+    x:Tensor
+)->tuple[Tensor,Tensor,Tensor]: # (n, d) rows; () what they were divided by; (4,) see `check_facts`
     "Points about their mean, with a largest magnitude of one."
     largest, wide = peak(x), scalar_dtype(x)
     unit = unit_of(largest)
@@ -250,7 +252,8 @@ class GramIsoScore(torch.autograd.Function):
             K.mul_((alpha*of_square).to(K.dtype)).diagonal().add_(of_trace.to(K.dtype))
             if Y is not None: Y.mul_(of_square.to(Y.dtype))
             ctx.factor, ctx.index = (2*alpha/(d-1)).to(size)/size, None
-            ctx.constants, ctx.format = (None if reference is None else reference.cov, zeta, None), product_format(x.device)
+            ctx.constants = (None if reference is None else reference.cov, zeta, None)
+            ctx.format = product_format(x.device)
             ctx.save_for_backward(x, rows, K, Y)
             ctx.mark_non_differentiable(facts)
             return score.to(rows.dtype), facts

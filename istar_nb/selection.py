@@ -32,7 +32,8 @@ def check_selection(configs:Sequence[RunConfig], hold_out:float, seeds:Sequence[
     "An error for what cannot be selected by."
     for task in (TASKS[c.task] for c in configs if metric is not None and c.task in TASKS):
         known = (task.metric, *task.also, *geometry_scores)
-        if metric not in known: raise ValueError(f"`metric` must be one number of an epoch ({', '.join(known)}), not {metric!r}")
+        if metric not in known:
+            raise ValueError(f"`metric` must be one number of an epoch ({', '.join(known)}), not {metric!r}")
     if not 0 < hold_out < 1: raise ValueError(f"`hold_out` must lie in (0, 1), not {hold_out}")
     if any(c.hold_out for c in configs):
         raise ValueError("`hold_out` is an argument of a selection and must not be set in its grid")
@@ -78,7 +79,8 @@ def selection_of(name:str, text:str)->dict:
     "What the file of a selection says; an error that names a file that is none."
     try: record = json.loads(text)
     except ValueError as e: raise ValueError(f"{name} is no selection: {e}") from None
-    if not isinstance(record, dict) or record.get("schema") != 1: raise ValueError(f"{name} is no selection of schema 1")
+    if not isinstance(record, dict) or record.get("schema") != 1:
+        raise ValueError(f"{name} is no selection of schema 1")
     return record
 
 # %% ../nbs/34_selection.ipynb #eafc80d5
@@ -149,7 +151,8 @@ def select(
     points, trials = with_seeds(configs, [0]), with_seeds([replace(c, hold_out=hold_out) for c in configs], picking)
     found = {r.id: r for r in sweep(trials, root=root, dry_run=dry_run, **options)}
     if dry_run:
-        return print(f"then {len(grouped(points, by))} chosen points with {len(seeds)} seeds each, on all training rows")
+        return print(f"then {len(grouped(points, by))} chosen points with {len(seeds)} seeds each, "
+                     "on all training rows")
     groups, chosen = [], []
     for group, members in grouped(points, by).items():
         tried, best = judge(members, found, hold_out, picking, by, metric)

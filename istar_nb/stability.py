@@ -67,7 +67,7 @@ def estimates(
 class StabilityConfig:
     "One experiment on sub-samples of a fixed cloud."
     name: str                                # of the record
-    cloud: str                               # "figure2", "power A" (variances i^-A), or known to `make` of `run_stability`
+    cloud: str                               # "figure2", "power A" (variances i^-A), or made by `make`
     reference_cloud: str|None = None         # spectrum behind Σ_S if not the cloud's: a reference out of date
     d: int = 768                             # dimensions
     population: int = 250_000                # points of the cloud, S among them; 0 for all there are
@@ -165,7 +165,8 @@ def find_record(
     if not path.exists(): return None
     record = json.loads(path.read_text(encoding="utf-8"))
     if record["config"] != canonical(config):
-        raise ValueError(f"{path.name} holds the record of another configuration: name `config` otherwise, or remove it")
+        raise ValueError(f"{path.name} holds the record of another configuration: name `config` otherwise, "
+                         "or remove it")
     return record
 
 # %% ../nbs/07_stability.ipynb #41f50822
@@ -295,7 +296,7 @@ def sample_rows(
 def judge(
     values:Sequence[tuple[float, float]], # (score, standard error) of every batch
     truth:float,                          # true score
-)->dict[str,float]:                       # "mean", "sd", "se" (mean), and shares "coverage", "below", "above", "above one"
+)->dict[str,float]:                       # "mean", "sd", "se" (mean), shares "coverage", "below", "above", "above one"
     "How scores scatter, and how often ±2 of their own standard errors reach the truth."
     score, se = torch.tensor(values, dtype=torch.float64).T
     hits = {"coverage": (score - truth).abs() <= 2*se, "below": score + 2*se < truth,

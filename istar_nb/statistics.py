@@ -34,7 +34,8 @@ def check_single(
     group = next(g for _, g in twice.groupby(keys, dropna=False))
     outcome = ("id", "score", "seconds", "status", "error")
     differ = [c for c in group.columns if group[c].astype(str).nunique() > 1 and c not in outcome]
-    raise ValueError(f"`frame` has {len(group)} runs with {group[keys].to_dict('records')[0]}: add what tells them apart "
+    raise ValueError(f"`frame` has {len(group)} runs with {group[keys].to_dict('records')[0]}: "
+                     "add what tells them apart "
                      f"to `treatment`, such as {', '.join(differ[:4]) or 'nothing (the same run twice)'}")
 
 # %% ../nbs/30_statistics.ipynb #93846a52
@@ -43,7 +44,7 @@ def sides(
     keys:list[str], # columns to join on
     value:str,      # what is compared
     name:str,       # "run" or "baseline"
-):                  # pandas DataFrame: `keys`, `name`, `name`_problem (why it is lacking) and `name`_data (the data's hash)
+):                  # pandas DataFrame: `keys`, `name`, `name`_problem (why it is lacking), `name`_data (its hash)
     "One side of the pairs."
     number = rows[value].astype(float)
     failed = rows["status"] != "done" if "status" in rows else number.isna()
@@ -54,12 +55,12 @@ def sides(
 # %% ../nbs/30_statistics.ipynb #221e265b
 def paired_differences(
     frame,                                          # pandas DataFrame from `load_records`, one row a run
-    baseline:dict,                                  # column -> value of the runs to compare with, such as dict(method="none")
+    baseline:dict,                                  # column -> value of the runs to compare with: dict(method="none")
     by:Sequence[str]=("task", "model"),             # columns that both runs of a pair must share
     treatment:Sequence[str]=("method", "lam"),      # columns that name what is compared with the baseline
     value:str="score",                              # column to take differences of
     unit:str="seed",                                # column that pairs runs
-):                                                  # pandas DataFrame: by, treatment, unit, run, baseline, difference, problem
+):                                                  # DataFrame: by, treatment, unit, run, baseline, difference, problem
     "Differences to the baseline, seed by seed; a pair that is not whole is a row whose `problem` gives the reason."
     by, treatment = list(by), list(treatment)
     check_columns(frame, [*by, *treatment, *baseline, value, unit])
@@ -186,7 +187,8 @@ def check_pairs(
     n:int, # number of pairs
 )->None:
     "An error if so many pairs are no sample."
-    if not isinstance(n, (int, np.integer)) or n < 2: raise ValueError(f"`n` must be a number of pairs, at least 2, not {n!r}")
+    if not isinstance(n, (int, np.integer)) or n < 2:
+        raise ValueError(f"`n` must be a number of pairs, at least 2, not {n!r}")
 
 # %% ../nbs/30_statistics.ipynb #c46c05aa
 def power(
@@ -200,7 +202,8 @@ def power(
     if not (np.isfinite(sd) and sd > 0): raise ValueError(f"`sd` must be a standard deviation above 0, not {sd}")
     check_pairs(n)
     edge, shift = stats.t.isf(alpha/2, n-1), abs(effect)*n**0.5/sd
-    return float(stats.nct.sf(edge, n-1, shift) + np.nan_to_num(stats.nct.cdf(-edge, n-1, shift))) # SciPy gives NaN for a far tail
+    # SciPy gives NaN for a far tail
+    return float(stats.nct.sf(edge, n-1, shift) + np.nan_to_num(stats.nct.cdf(-edge, n-1, shift)))
 
 # %% ../nbs/30_statistics.ipynb #96a6984e
 def detectable_effect(
@@ -213,7 +216,8 @@ def detectable_effect(
     from scipy import optimize
     check_pairs(n)
     if not (np.isfinite(sd) and sd >= 0): raise ValueError(f"`sd` must be a standard deviation, not {sd}")
-    if not 0 < alpha < wanted < 1: raise ValueError(f"`alpha` and `wanted` must be 0 < alpha < wanted < 1, not {alpha} and {wanted}")
+    if not 0 < alpha < wanted < 1:
+        raise ValueError(f"`alpha` and `wanted` must be 0 < alpha < wanted < 1, not {alpha} and {wanted}")
     high = 1.
     while power(high, 1., n, alpha) < wanted: high *= 2
     return float(sd)*optimize.brentq(lambda effect: power(effect, 1., n, alpha) - wanted, 0, high)

@@ -22,18 +22,27 @@ from pathlib import Path
 # %% ../nbs/19_stdlib_docs.ipynb #a18d048e
 TOPICS = {topic: tuple(names.split()) for topic, names in {
     "gui": "tkinter turtle turtledemo curses",
-    "network": """asynchat asyncore cgi ftplib http imaplib ipaddress netrc nntplib poplib selectors smtpd smtplib socket socketserver
+    "network": """asynchat asyncore cgi ftplib http imaplib ipaddress netrc nntplib poplib selectors
+        smtpd smtplib socket socketserver
         ssl telnetlib urllib uuid webbrowser wsgiref xmlrpc""",
-    "concurrency": "_threading_local asyncio concurrent contextvars multiprocessing queue sched signal subprocess threading",
-    "text and markup": """_markupbase argparse base64 cmd codecs configparser csv difflib email getopt gettext html json locale mailbox
-        mailcap mimetypes optparse plistlib pprint quopri re reprlib shlex sre_parse string stringprep textwrap tomllib uu xml""",
-    "numbers": """_pydatetime _pydecimal _strptime bisect calendar colorsys datetime decimal fractions heapq numbers operator random
+    "concurrency": "_threading_local asyncio concurrent contextvars multiprocessing queue sched signal subprocess "
+                   "threading",
+    "text and markup": """_markupbase argparse base64 cmd codecs configparser csv difflib email getopt
+        gettext html json locale mailbox
+        mailcap mimetypes optparse plistlib pprint quopri re reprlib shlex sre_parse string stringprep
+        textwrap tomllib uu xml""",
+    "numbers": """_pydatetime _pydecimal _strptime bisect calendar colorsys datetime decimal fractions
+        heapq numbers operator random
         secrets statistics zoneinfo""",
-    "files": """_compression _pyio aifc bz2 chunk dbm filecmp fileinput fnmatch genericpath glob gzip imghdr io linecache lzma ntpath
-        nturl2path os pathlib pickle posixpath shelve shutil sndhdr stat sunau tarfile tempfile wave zipfile""",
-    "packaging and import": """compileall distutils ensurepip imp importlib modulefinder pkgutil py_compile runpy site sysconfig venv
+    "files": """_compression _pyio aifc bz2 chunk dbm filecmp fileinput fnmatch genericpath glob gzip
+        imghdr io linecache lzma ntpath
+        nturl2path os pathlib pickle posixpath shelve shutil sndhdr stat sunau tarfile tempfile wave
+        zipfile""",
+    "packaging and import": """compileall distutils ensurepip imp importlib modulefinder pkgutil
+        py_compile runpy site sysconfig venv
         zipapp zipimport""",
-    "testing and debugging": """bdb cProfile cgitb dis doctest inspect logging pdb profile pstats pydoc timeit trace traceback
+    "testing and debugging": """bdb cProfile cgitb dis doctest inspect logging pdb profile pstats pydoc
+        timeit trace traceback
         tracemalloc unittest warnings""",
 }.items()}
 
@@ -120,6 +129,7 @@ def stdlib_docs(
     "The rows of the task `stdlib-docs`."
     base = Path(root or sysconfig.get_paths()["stdlib"])
     train, validation = split_by_file(stdlib_sentences(base))
-    lacking = [name for names in TOPICS.values() for name in names if name in sys.stdlib_module_names and not module_files(name, base)]
+    lacking = [name for names in TOPICS.values()
+               for name in names if name in sys.stdlib_module_names and not module_files(name, base)]
     note = f"Python {platform.python_version()}" + (f", without the sources of {', '.join(lacking)}" if lacking else "")
     return dict(train=train, validation=validation, source="stdlib", note=note)

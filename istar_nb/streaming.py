@@ -132,7 +132,7 @@ class _FedMetric(_SummedMetric):
             for group, part in deal(index, lengths, counts): add_points_(self.sums[group], points, part, inverse)
 
     def forward(self, x:Tensor|np.ndarray, mask:Tensor|None=None)->Any:
-        "Take in a batch and return the value of it alone; an error if that has none, such as a single point, but it is kept."
+        "Take in a batch and return its value alone; an error if it has none, such as a single point, but it is kept."
         batch = self.clone()
         batch.reset()
         batch._to_sync = self.dist_sync_on_step

@@ -39,15 +39,19 @@ def span_answers(
 )->dict[str,str]:          # row id -> text of its best span; "" where no pair is a valid span
     "Read the answers out of start and end scores (Devlin et al. 2019, section 4.2)."
     if not len(features) == len(start_logits) == len(end_logits):
-        raise ValueError(f"{len(features)} features, {len(start_logits)} start_logits and {len(end_logits)} end_logits: "
+        raise ValueError(f"{len(features)} features, {len(start_logits)} start_logits and {len(end_logits)} "
+                         "end_logits: "
                          "equal numbers are wanted")
     best = {row["id"]: (-np.inf, "") for row in rows}
-    if len(best) < len(rows): raise ValueError(f"{len(rows)} rows have {len(best)} different ids, and every row wants its own")
+    if len(best) < len(rows):
+        raise ValueError(f"{len(rows)} rows have {len(best)} different ids, and every row wants its own")
     for feature, start, end in zip(features, start_logits, end_logits):
         size, row = len(feature["offsets"]), rows[feature["example"]]
         start, end = _numpy(start)[:size], _numpy(end)[:size]
-        if len(start) < size or len(end) < size: raise ValueError(f"logits for {len(start)} tokens, and the feature has {size}")
-        if not (np.isfinite(start).all() and np.isfinite(end).all()): raise ValueError(f"logits of row {row['id']!r} are not finite")
+        if len(start) < size or len(end) < size:
+            raise ValueError(f"logits for {len(start)} tokens, and the feature has {size}")
+        if not (np.isfinite(start).all() and np.isfinite(end).all()):
+            raise ValueError(f"logits of row {row['id']!r} are not finite")
         score, span = _best_span(feature["offsets"], start, end, n_best, max_answer)
         if score > best[row["id"]][0]: best[row["id"]] = score, row["context"][span[0]:span[1]].strip()
     return {key: text for key, (_, text) in best.items()}
@@ -70,7 +74,8 @@ def _sklearn(name, **kwargs):
     return score
 
 
-_SCORES = dict(accuracy=_sklearn("accuracy_score"), f1=_sklearn("f1_score", zero_division=0), matthews=_sklearn("matthews_corrcoef"),
+_SCORES = dict(accuracy=_sklearn("accuracy_score"), f1=_sklearn("f1_score", zero_division=0),
+               matthews=_sklearn("matthews_corrcoef"),
                pearson=_correlation("pearsonr"), spearman=_correlation("spearmanr"))
 
 # %% ../nbs/21_task_scores.ipynb #3db7a5a2
@@ -78,7 +83,8 @@ def _span_scores(answers, rows):
     "Exact match and F1 of answer texts, each the best over a row's reference answers."
     from torchmetrics.functional.text import squad
     lacking = [row["id"] for row in rows if row["id"] not in answers]
-    if lacking or not rows: raise ValueError(f"predictions lack an answer to {len(lacking)} of {len(rows)} rows, the first {lacking[:1]}")
+    if lacking or not rows:
+        raise ValueError(f"predictions lack an answer to {len(lacking)} of {len(rows)} rows, the first {lacking[:1]}")
     predictions = [dict(id=row["id"], prediction_text=answers[row["id"]]) for row in rows]
     scores = squad(predictions, [dict(id=row["id"], answers=row["answers"]) for row in rows])
     return {name: round(float(score) / 100, 6) for name, score in scores.items()}
@@ -89,7 +95,8 @@ def _outputs(task, predictions, references):
     outputs, truth = _numpy(predictions), _numpy(references)
     if task.kind == "regression" and outputs.ndim == 2 and outputs.shape[1] == 1: outputs = outputs[:, 0]
     wanted = (len(truth), task.num_labels) if task.kind == "classification" else (len(truth),)
-    if outputs.shape != wanted: raise ValueError(f"predictions have shape {outputs.shape}, and {task.name} wants {wanted}")
+    if outputs.shape != wanted:
+        raise ValueError(f"predictions have shape {outputs.shape}, and {task.name} wants {wanted}")
     least = 2 if task.kind == "regression" else 1
     if len(truth) < least: raise ValueError(f"{len(truth)} predictions, and {task.name} wants at least {least}")
     if not (np.isfinite(outputs).all() and np.isfinite(truth).all()):
@@ -103,9 +110,9 @@ def _outputs(task, predictions, references):
 # %% ../nbs/21_task_scores.ipynb #37361c64
 def task_metrics(
     task:Task,   # the row of the task table
-    predictions, # logits (n, classes); values (n,) or (n, 1) for a regression; row id -> text, from `span_answers`, for a span
+    predictions, # logits (n, classes); values (n,) or (n, 1) for a regression; row id -> text of `span_answers`
     references,  # labels or values (n,); rows with id and answers for a span
-)->dict[str,float]: # the primary metric first, then those beside it; fractions, not percent; nan for a correlation with a constant
+)->dict[str,float]: # the primary metric first; fractions, not percent; nan for a correlation with a constant
     "Score predictions with the task's metrics."
     names = (task.metric, *task.also)
     if task.kind == "span": scores = _span_scores(predictions, references)

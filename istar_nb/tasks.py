@@ -22,7 +22,8 @@ from .frames import class_names, label_kind, number_labels, own_rows, read_split
 from .stdlib_docs import TOPICS, stdlib_docs
 
 # %% ../nbs/20_tasks.ipynb #27b259dc
-KINDS = dict(classification=("accuracy", "f1", "matthews"), regression=("pearson", "spearman"), span=("f1", "exact_match"))
+KINDS = dict(classification=("accuracy", "f1", "matthews"), regression=("pearson", "spearman"),
+             span=("f1", "exact_match"))
 
 # %% ../nbs/20_tasks.ipynb #31910e47
 @dataclass(frozen=True)
@@ -30,14 +31,14 @@ class Task:
     "One row of the task table: what the data holds, where it is and how answers are scored."
     name:str                     # key in `TASKS` and name on the command line
     kind:str                     # "classification", "regression" or "span"
-    texts:tuple[str,...]         # one or two text columns, in the order the tokenizer takes them; ("question", "context") for a span
+    texts:tuple[str,...]         # one or two text columns, in the tokenizer's order; ("question", "context") for a span
     labels:tuple[str,...]=()     # label names by class index; empty for regression and span
     metric:str="accuracy"        # primary metric, one of `KINDS[kind]`
     also:tuple[str,...]=()       # metrics reported beside it
     path:str=""                  # folder below `data_dir` that holds train.jsonl.gz and validation.jsonl.gz
     hub:tuple[str,str|None]|None=None    # Hugging Face repository and configuration; None: not on the hub
     renames:tuple[tuple[str,str],...]=() # (name on the hub, name here) of columns that differ
-    make:Callable|None=None      # makes the rows of a task that needs no file: () -> dict(train, validation, source, note)
+    make:Callable|None=None      # makes the rows of a task without a file: () -> dict(train, validation, source, note)
     max_length:int=256           # tokens in one input, special tokens included
     stride:int=0                 # tokens that two neighbouring windows of one long context share (span only)
     description:str=""           # one line for people
@@ -69,7 +70,8 @@ class Task:
 # %% ../nbs/20_tasks.ipynb #63081629
 def _check_task(task):
     "Raise when the row contradicts itself."
-    def refuse(name, wanted): raise ValueError(f"task {task.name!r}: {name} is {getattr(task, name)!r}, and {wanted} is wanted")
+    def refuse(name, wanted):
+        raise ValueError(f"task {task.name!r}: {name} is {getattr(task, name)!r}, and {wanted} is wanted")
     if task.kind not in KINDS: refuse("kind", f"one of {', '.join(KINDS)}")
     if len(task.texts) not in (1, 2): refuse("texts", "one or two column names")
     if task.kind == "span" and tuple(task.texts) != ("question", "context"): refuse("texts", "('question', 'context')")
@@ -103,8 +105,10 @@ TASKS = {task.name: task for task in (
     Task("sst5", "classification", ("sentence",), ("very negative", "negative", "neutral", "positive", "very positive"),
          path="sst5", hub=("SetFit/sst5", None), renames=(("text", "sentence"),),
          description="How much does the movie review like the film, in five steps? Socher et al. 2013"),
-    Task("squad", "span", ("question", "context"), metric="f1", also=("exact_match",), path="squad", hub=("rajpurkar/squad", None),
-         max_length=384, stride=128, description="Which words of the paragraph answer the question? Rajpurkar et al. 2016"),
+    Task("squad", "span", ("question", "context"), metric="f1", also=("exact_match",), path="squad",
+         hub=("rajpurkar/squad", None),
+         max_length=384, stride=128,
+         description="Which words of the paragraph answer the question? Rajpurkar et al. 2016"),
     Task("stdlib-docs", "classification", ("sentence",), tuple(TOPICS), make=stdlib_docs,
          description="Which part of Python's standard library is the docstring about?"),
 )}
@@ -122,7 +126,8 @@ def row_label(
             raise ValueError(f"row {i}: label is {label!r}, and {task.name} wants a finite number")
         return round(float(label), 4)
     if isinstance(label, bool) or not isinstance(label, Integral) or not 0 <= label < task.num_labels:
-        raise ValueError(f"row {i}: label is {label!r}, and {task.name} wants an integer from 0 to {task.num_labels - 1}")
+        raise ValueError(f"row {i}: label is {label!r}, and {task.name} wants an integer from 0 to "
+                         f"{task.num_labels - 1}")
     return int(label)
 
 # %% ../nbs/20_tasks.ipynb #5a9db45d
@@ -185,12 +190,14 @@ def _read_lines(path):
                                 "tried")
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         try: return [json.loads(line) for line in lines if line.strip()]
-        except (ValueError, EOFError, OSError) as error: raise ValueError(f"{path} is not gzip'd JSON Lines: {error}") from error
+        except (ValueError, EOFError, OSError) as error:
+            raise ValueError(f"{path} is not gzip'd JSON Lines: {error}") from error
 
 # %% ../nbs/20_tasks.ipynb #9ab475e2
 def _from_folder(task, folder):
     "Both splits from the files of a data folder."
-    train, validation = (_read_lines(local_path(folder)/task.path/f"{split}.jsonl.gz") for split in ("train", "validation"))
+    train, validation = (_read_lines(local_path(folder)/task.path/f"{split}.jsonl.gz")
+                         for split in ("train", "validation"))
     return dict(train=train, validation=validation, source="data_dir", note="")
 
 # %% ../nbs/20_tasks.ipynb #9f6b3b9e
@@ -200,8 +207,10 @@ def _from_hub(task):
     from datasets import load_dataset
     splits, names = load_dataset(*task.hub), dict(task.renames)
     lacking = {"train", "validation"} - set(splits)
-    if lacking: raise ValueError(f"{task.hub[0]} has the splits {', '.join(splits)} and lacks {', '.join(sorted(lacking))}")
-    rows = {split: [{names.get(k, k): v for k, v in row.items()} for row in splits[split]] for split in ("train", "validation")}
+    if lacking:
+        raise ValueError(f"{task.hub[0]} has the splits {', '.join(splits)} and lacks {', '.join(sorted(lacking))}")
+    rows = {split: [{names.get(k, k): v for k, v in row.items()} for row in splits[split]]
+            for split in ("train", "validation")}
     return dict(**rows, source="hub", note="/".join(part for part in task.hub if part))
 
 # %% ../nbs/20_tasks.ipynb #869b389f
@@ -217,7 +226,8 @@ def load_task(
     if task.make: raw = task.make()
     elif folder: raw = _from_folder(task, folder)
     elif hub: raw = _from_hub(task)
-    else: raise ValueError(f"no data for {task.name}: pass data_dir= or set ISTAR_DATA to a folder with {task.path}/train.jsonl.gz, "
+    else: raise ValueError(f"no data for {task.name}: pass data_dir= or set ISTAR_DATA to "
+                           f"a folder with {task.path}/train.jsonl.gz, "
                            "or pass hub=True to fetch it from the Hugging Face hub")
     rows = {split: [_normalize(row, i, task) for i, row in enumerate(raw[split])] for split in ("train", "validation")}
     return TaskData(task, **rows, source=raw["source"], sha256=content_hash(**rows), note=raw["note"])
@@ -229,15 +239,18 @@ def _said(kind:str, label:str, names:tuple[str,...])->str:
     return f"{kind} of {label!r}" + (f" ({some})" if names else "")
 
 # %% ../nbs/20_tasks.ipynb #5c8f2775
-def _own_task(name:str, train:list[dict], validation:list[dict]|None, texts:tuple[str,...], label:str, hold_out:float, seed:int)->Task:
+def _own_task(name:str, train:list[dict], validation:list[dict]|None, texts:tuple[str,...], label:str, hold_out:float,
+              seed:int)->Task:
     "A task of checked rows."
     kind, held = label_kind([row["label"] for row in [*train, *(validation or [])]]), ""
     if validation is None:
-        kept, out = stratified_split([row["label"] if kind == "classification" else "" for row in train], hold_out, seed)
+        kept, out = stratified_split([row["label"] if kind == "classification" else "" for row in train],
+                                     hold_out, seed)
         train, validation = [train[i] for i in kept], [train[i] for i in out]
         held = f" ({hold_out:.0%}{' of every class' if kind == 'classification' else ''}, drawn with seed {seed})"
     names = class_names(train, validation) if kind == "classification" else ()
-    if len(validation) < 2: raise ValueError(f"{name}: {len(train) + len(validation)} rows leave too few for validation")
+    if len(validation) < 2:
+        raise ValueError(f"{name}: {len(train) + len(validation)} rows leave too few for validation")
     rows = dict(train=number_labels(train, names), validation=number_labels(validation, names))
     metric, also = ("accuracy", ("matthews",)) if names else ("pearson", ("spearman",))
     said = f"{_said(kind, label, names)}, {len(train):,} training rows, {len(validation):,} validation rows{held}"
@@ -250,7 +263,8 @@ def own_name(
 )->str:            # such as "films" for data/films.csv
     "What a task made of a file is called."
     name = local_path(path).absolute().name.split(".")[0]
-    if not name or name in TASKS: raise ValueError(f"`train` {str(path)!r} would make a task called {name!r}: rename the file")
+    if not name or name in TASKS:
+        raise ValueError(f"`train` {str(path)!r} would make a task called {name!r}: rename the file")
     return name
 
 # %% ../nbs/20_tasks.ipynb #57063b61

@@ -242,7 +242,8 @@ class PreparedPenalty(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad:Tensor):
         if torch.is_grad_enabled():
-            raise RuntimeError("a prepared penalty has no second derivatives: leave out `prepare` where they are needed")
+            raise RuntimeError("a prepared penalty has no second derivatives: "
+                               "leave out `prepare` where they are needed")
         return grad*ctx.saved_tensors[0], None, None
 
 # %% ../nbs/12_topology.ipynb #dfac6879
@@ -307,7 +308,7 @@ class EntropyRegularizer(_Prepared):
     "Minus the persistent entropy of the [CLS] states of every class (*Shrink the longest*, Section 4)."
     def __init__(self,
         selection:str="atienza", # which bars: "atienza", "released" or "none"; see `select_bars`
-        by_class:bool=True,      # sum over classes, as the paper does; False for one barcode of the batch, without labels
+        by_class:bool=True,      # sum over classes, as the paper does; False: one barcode of the batch, without labels
         normalize:bool=False,    # divide each entropy by the logarithm of the number of its bars
         layer:int=-1,            # whose [CLS] states; -1 for the last
         scope:str="global",      # "global": the batch of all processes; "local": each its own

@@ -51,7 +51,8 @@ class _FourthMoments(Moments):
     def load_state_dict(self, state:dict)->None: # as `state_dict` gave it
         "Forget everything and take the saved state."
         if lacking := [name for name in ("cubic", "quartic") if state and name not in state]:
-            raise ValueError(f"`state` has no {' and no '.join(lacking)}: it is of `Moments`, which know no fourth powers")
+            raise ValueError(f"`state` has no {' and no '.join(lacking)}: it is of `Moments`, "
+                             "which know no fourth powers")
         super().load_state_dict(state)
         self.cubic, self.quartic = state.get("cubic", 0.), state.get("quartic", 0.)
 

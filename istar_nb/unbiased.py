@@ -239,7 +239,8 @@ def sentence_sums(
     most = chunk_rows if clouds[0].device.type == "cpu" else B*T
     while start < len(sentences.lengths):
         rows = (longest := sentences.lengths[start])*len(clouds)
-        stop = start + max(1, most//(rows if are_short(rows, d) else max(rows, d)))    # the squares fill a chunk at most
+        # the squares fill a chunk at most
+        stop = start + max(1, most//(rows if are_short(rows, d) else max(rows, d)))
         yield sums_of(sentences.numbers[start:stop, :longest], clouds, mean, scale)
         start = stop
 

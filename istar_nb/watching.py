@@ -310,7 +310,7 @@ def noticed_calls(
 def watch(
     model:nn.Module,                               # any model, compiled or wrapped for data-parallel training or not
     layers:str|type|Sequence[str|type]|None=None,  # module names, glob patterns or types; None for the repeated blocks
-    mask:str|Callable|None="attention_mask",       # its argument; None: all count; or (layer, states, arguments) -> mask
+    mask:str|Callable|None="attention_mask", # its argument; None: all count; or (layer, states, arguments) -> mask
     tokens:str="real",                             # which tokens count: "real", "cls" or "all"
     **options,                                     # of `IsotropyMetrics`: ks, n_sigma, by, groups
 )->Iterator[Watch]:                                # what was seen so far, at any time
