@@ -1,7 +1,9 @@
-"""IsoScore* forward and backward against the authors' package IsoScore 2.0.1, its own two bare matrix products, and itself with fewer digits.
+"""IsoScore* forward and backward against IsoScore 2.0.1, its own two bare matrix products and itself with fewer digits.
 
-`python benchmarks/isoscore.py` prints ratios of medians, all measured in turn in one run, and the quartiles of the ratios of single rounds;
-`--record` also stores them.
+IsoScore 2.0.1 is the authors' package.
+
+`python benchmarks/isoscore.py` prints ratios of medians, all measured in turn in one run, and the quartiles of the
+ratios of single rounds; `--record` also stores them.
 """
 import argparse
 import json
@@ -62,9 +64,12 @@ if __name__ == "__main__":
     args = parser.parse_args()
     rows = [compare(n, 768, zeta, args.repeats) for zeta in (0., 0.2) for n in (32, 700, 4096, 16384)]
     for r in rows:
-        print(f"n = {r['n']:>6}, d = {r['d']}, ζ = {r['zeta']}: {r['peer_over_ours']:>6.1f} times as fast as IsoScore 2.0.1; "
-              f"{r['ours_over_products']:.2f} of two bare products; {r['medium_over_ours']:.2f} of its time with fewer digits")
+        print(f"n = {r['n']:>6}, d = {r['d']}, ζ = {r['zeta']}: "
+              f"{r['peer_over_ours']:>6.1f} times as fast as IsoScore 2.0.1; "
+              f"{r['ours_over_products']:.2f} of two bare products; "
+              f"{r['medium_over_ours']:.2f} of its time with fewer digits")
     if args.record:
         path = Path(__file__).resolve().parents[1]/"results"/"benchmarks"/"isoscore.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(dict(benchmark="isoscore", rows=rows, date=str(date.today()), environment=environment()), indent=1) + "\n")
+        path.write_text(json.dumps(dict(benchmark="isoscore", rows=rows, date=str(date.today()),
+                                        environment=environment()), indent=1) + "\n")

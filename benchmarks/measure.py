@@ -1,8 +1,9 @@
 """Measuring a corpus against the bare forward passes: token rate and peak memory.
 
-`python benchmarks/measure.py --task stdlib-docs` prints ratios; `--task sst2 --data-dir DATA --record` also stores them; `--limit 8000` is a quick look.
-For the rate every batch goes through the model twice, bare and measured, so that a machine that is busy for a while slows both. Tokenizing is timed once and
-counts in both, the measures computed at the end in that of measuring. Peak memory is that of a process that only measures, 1,000 texts against all of them.
+`python benchmarks/measure.py --task stdlib-docs` prints ratios; `--task sst2 --data-dir DATA --record` also stores
+them; `--limit 8000` is a quick look. For the rate every batch goes through the model twice, bare and measured, so that
+a machine that is busy for a while slows both. Tokenizing is timed once and counts in both, the measures computed at the
+end in that of measuring. Peak memory is that of a process that only measures, 1,000 texts against all of them.
 """
 import argparse
 import json
@@ -44,10 +45,13 @@ def job(kind, task, data_dir, limit):
     tokens = measure_model(model, batches())["1"]["count"]
     seconds["measuring"] = time.perf_counter() - start - sum(seconds.values())
     memory = dict(peak_mb=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss/1024)) if kind == "memory" else {}
-    return dict(kind=kind, texts=len(texts), tokens=tokens, seconds={kind: round(value, 2) for kind, value in seconds.items() if value}, **memory)
+    return dict(kind=kind, texts=len(texts), tokens=tokens,
+                seconds={kind: round(value, 2) for kind, value in seconds.items() if value}, **memory)
 
 
-def apart(*args): return json.loads(subprocess.run([sys.executable, __file__, "--job", *map(str, args)], stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()[-1])
+def apart(*args):
+    return json.loads(subprocess.run([sys.executable, __file__, "--job", *map(str, args)], stdout=subprocess.PIPE,
+                                     text=True, check=True).stdout.splitlines()[-1])
 
 
 if __name__ == "__main__":
@@ -64,12 +68,15 @@ if __name__ == "__main__":
         sys.exit()
     from istar_nb.records import environment
     load_before = os.getloadavg()[0]
-    rate, few, whole = (apart(kind, args.task, args.data_dir, limit) for kind, limit in [("rate", args.limit), ("memory", 1000), ("memory", args.limit)])
+    rate, few, whole = (apart(kind, args.task, args.data_dir, limit)
+                        for kind, limit in [("rate", args.limit), ("memory", 1000), ("memory", args.limit)])
     seconds = rate["seconds"]
     ratio = (seconds["tokenizing"] + seconds["bare"])/(seconds["tokenizing"] + seconds["measuring"])
-    record = dict(benchmark="measure", task=args.task, rate_to_bare=round(ratio, 3), extra_mb=whole["peak_mb"]-few["peak_mb"], rate=rate, few=few, whole=whole,
+    record = dict(benchmark="measure", task=args.task, rate_to_bare=round(ratio, 3),
+                  extra_mb=whole["peak_mb"]-few["peak_mb"], rate=rate, few=few, whole=whole,
                   load_before=load_before, date=str(date.today()), environment=environment())
-    print(f"{whole['texts']:,} texts, {whole['tokens']:,} tokens: {ratio:.3f} of the bare token rate; peak memory {record['extra_mb']:+,} MB against {few['texts']:,} texts")
+    print(f"{whole['texts']:,} texts, {whole['tokens']:,} tokens: {ratio:.3f} of the bare token rate; "
+          f"peak memory {record['extra_mb']:+,} MB against {few['texts']:,} texts")
     if args.record:
         path = Path(__file__).resolve().parents[1]/"results"/"benchmarks"/f"measure-{args.task}.json"
         path.parent.mkdir(parents=True, exist_ok=True)

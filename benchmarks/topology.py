@@ -1,4 +1,4 @@
-"""H0 persistent entropy, forward and backward, side by side with torch-topological: `python benchmarks/topology.py [--help]`.
+"""H0 persistent entropy, forward and backward, beside torch-topological: `python benchmarks/topology.py [--help]`.
 
 torch-topological 0.1.9 computes the barcode with giotto-ph. It brings packages that the rest does not need; give it an
 environment of its own, with the same torch, and name its interpreter:
@@ -26,7 +26,8 @@ import numpy as np, torch
 from torch_topological.nn import VietorisRipsComplex
 torch.set_num_threads(int(sys.argv[1]))
 complex = VietorisRipsComplex(dim=0)
-print(json.dumps({name: importlib.metadata.version(name) for name in ("torch", "torch_topological", "giotto-ph")}), flush=True)
+packages = "torch", "torch_topological", "giotto-ph"
+print(json.dumps({name: importlib.metadata.version(name) for name in packages}), flush=True)
 for line in sys.stdin:
     path, calls = json.loads(line)
     x, seconds = torch.from_numpy(np.load(path)).requires_grad_(), []
@@ -44,8 +45,10 @@ for line in sys.stdin:
 class Peer:
     "torch-topological in another environment: one process that answers requests."
     def __init__(self, python, threads):
-        env = os.environ | {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-        self.process = subprocess.Popen([python, "-c", PEER, str(threads)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+        env = (os.environ
+               | {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")})
+        self.process = subprocess.Popen([python, "-c", PEER, str(threads)], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True, env=env)
         self.versions = self.answer()
 
     def answer(self):
@@ -81,8 +84,10 @@ def ours(x, calls, wait):
 def hardware(torch):
     "What the timings depend on."
     info = Path("/proc/cpuinfo")
-    model = next((line.split(":")[1].strip() for line in info.read_text(encoding="utf-8").splitlines() if line.startswith("model name")), "") if info.exists() else ""
-    return dict(machine=platform.machine(), cpu=model or platform.processor(), cores=os.cpu_count(), threads=torch.get_num_threads(),
+    model = next((line.split(":")[1].strip() for line in info.read_text(encoding="utf-8").splitlines()
+                  if line.startswith("model name")), "") if info.exists() else ""
+    return dict(machine=platform.machine(), cpu=model or platform.processor(), cores=os.cpu_count(),
+                threads=torch.get_num_threads(),
                 load_before=os.getloadavg()[0], gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else None)
 
 
@@ -98,8 +103,10 @@ def compare(n, args, peer, folder, torch, np):
     seconds = {name: [statistics.median(r[name][0]) for r in rounds] for name in methods}
     _, entropy, gradient = rounds[0]["istar_nb"]
     return {name: dict(seconds=statistics.median(seconds[name]), all_seconds=seconds[name],
-                       ratio=statistics.median([a/b for a, b in zip(seconds[name], seconds["istar_nb"])]), fastest_ratio=min(seconds[name])/min(seconds["istar_nb"]),
-                       entropy_gap=abs(rounds[0][name][1]/entropy - 1), gradient_gap=abs(rounds[0][name][2]/gradient - 1)) for name in methods}
+                       ratio=statistics.median([a/b for a, b in zip(seconds[name], seconds["istar_nb"])]),
+                       fastest_ratio=min(seconds[name])/min(seconds["istar_nb"]),
+                       entropy_gap=abs(rounds[0][name][1]/entropy - 1),
+                       gradient_gap=abs(rounds[0][name][2]/gradient - 1)) for name in methods}
 
 
 def main():
@@ -110,7 +117,8 @@ def main():
     parser.add_argument("--milliseconds", type=int, default=200, help="about how long the peer's part of a round takes")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--device", default="cpu", help="where istar_nb runs; the peer runs on the CPU")
-    parser.add_argument("--peer-python", metavar="PATH", help="interpreter of an environment with torch_topological; without it only istar_nb is timed")
+    parser.add_argument("--peer-python", metavar="PATH",
+                        help="interpreter of an environment with torch_topological; without it only istar_nb is timed")
     parser.add_argument("--record", action="store_true", help="write results/benchmarks/topology.json")
     args = parser.parse_args()
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"): os.environ[name] = str(args.threads)
@@ -119,17 +127,23 @@ def main():
     import torch
     torch.set_num_threads(args.threads)
     before, rows, peer = hardware(torch), {}, Peer(args.peer_python, args.threads) if args.peer_python else None
-    print(f"d={args.dims}, {args.threads} threads, istar_nb on {args.device}, medians of {args.rounds} rounds, load {before['load_before']:.1f} on {before['cores']} cores")
+    print(f"d={args.dims}, {args.threads} threads, istar_nb on {args.device}, medians of {args.rounds} rounds, "
+          f"load {before['load_before']:.1f} on {before['cores']} cores")
     with tempfile.TemporaryDirectory() as folder:
         for n in args.points:
             rows[n] = compare(n, args, peer, folder, torch, np)
-            for name, row in rows[n].items(): print(f"n={n:5} {name:18} {row['seconds']*1e3:9.3f} ms  {row['ratio']:6.2f}x  (fastest {row['fastest_ratio']:5.2f}x)  entropy gap {row['entropy_gap']:.1e}", flush=True)
+            for name, row in rows[n].items():
+                print(f"n={n:5} {name:18} {row['seconds']*1e3:9.3f} ms  {row['ratio']:6.2f}x  (fastest "
+                      f"{row['fastest_ratio']:5.2f}x)  entropy gap {row['entropy_gap']:.1e}", flush=True)
     if peer: peer.close()
-    if max(row["entropy_gap"] for n in rows for row in rows[n].values()) > 1e-4: sys.exit("the entropies differ by more than 1e-4")
-    if max(row["gradient_gap"] for n in rows for row in rows[n].values()) > 1e-3: sys.exit("the gradients differ by more than 1e-3")
+    if max(row["entropy_gap"] for n in rows for row in rows[n].values()) > 1e-4:
+        sys.exit("the entropies differ by more than 1e-4")
+    if max(row["gradient_gap"] for n in rows for row in rows[n].values()) > 1e-3:
+        sys.exit("the gradients differ by more than 1e-3")
     if args.record:
         versions = {name: importlib.metadata.version(name) for name in ("torch", "numpy", "scipy")}
-        record = dict(benchmark="topology", dims=args.dims, rounds=args.rounds, device=args.device, rows=rows, versions=versions, peer=peer and peer.versions, hardware=before)
+        record = dict(benchmark="topology", dims=args.dims, rounds=args.rounds, device=args.device, rows=rows,
+                      versions=versions, peer=peer and peer.versions, hardware=before)
         target = Path(__file__).resolve().parents[1]/"results"/"benchmarks"/"topology.json"
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(record, indent=1) + "\n")

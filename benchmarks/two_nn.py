@@ -38,8 +38,10 @@ for line in sys.stdin:
 class Dadapy:
     "DADApy in another environment: one process, one answer for each call."
     def __init__(self, python, path, threads):
-        env = os.environ | {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-        self.process = subprocess.Popen([python, "-c", DADAPY, path, str(threads)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+        env = (os.environ
+               | {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")})
+        self.process = subprocess.Popen([python, "-c", DADAPY, path, str(threads)], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True, env=env)
 
     def __call__(self):
         self.process.stdin.write("\n")
@@ -63,15 +65,18 @@ def timed(f):
 
 
 def compare(methods, repeats):
-    "Medians of `repeats` rounds, every method once a round after one unmeasured; {name: (seconds, all seconds, value)}."
+    "Medians of `repeats` rounds, every method once a round after a first unmeasured; {name: (seconds, all, value)}."
     rounds = [{name: f() for name, f in methods.items()} for _ in range(repeats + 1)][1:]
-    return {name: (statistics.median(times := [r[name][0] for r in rounds]), times, rounds[0][name][1]) for name in methods}
+    return {name: (statistics.median(times := [r[name][0] for r in rounds]), times, rounds[0][name][1])
+            for name in methods}
 
 
 def hardware(torch):
     "What the timings depend on."
-    model = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if line.startswith("model name")), "") if Path("/proc/cpuinfo").exists() else ""
-    return dict(machine=platform.machine(), cpu=model or platform.processor(), cores=os.cpu_count(), threads=torch.get_num_threads(),
+    model = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+                  if line.startswith("model name")), "") if Path("/proc/cpuinfo").exists() else ""
+    return dict(machine=platform.machine(), cpu=model or platform.processor(), cores=os.cpu_count(),
+                threads=torch.get_num_threads(),
                 load_before=os.getloadavg()[0], gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else None)
 
 
@@ -108,14 +113,19 @@ def main():
         if dadapy: dadapy.close()
 
     ours, _, value = results["istar_nb"]
-    rows = {name: dict(seconds=seconds, all_seconds=every, dimension=found, ratio=seconds/ours, gap=abs(found/value - 1))
+    rows = {name: dict(seconds=seconds, all_seconds=every, dimension=found, ratio=seconds/ours,
+                       gap=abs(found/value - 1))
             for name, (seconds, every, found) in results.items()}
     print(f"{args.points} x {args.dims}, {args.threads} threads, istar_nb on {args.device}, medians of {args.repeats}")
-    for name, row in rows.items(): print(f"{name:17} {row['seconds']:8.2f} s  {row['ratio']:6.2f}x  dimension {row['dimension']:.5f}  relative gap {row['gap']:.1e}")
+    for name, row in rows.items():
+        print(f"{name:17} {row['seconds']:8.2f} s  {row['ratio']:6.2f}x  dimension {row['dimension']:.5f}  relative "
+              f"gap {row['gap']:.1e}")
     if max(row["gap"] for row in rows.values()) > 1e-4: sys.exit("the values differ by more than 1e-4")
     if args.record:
-        versions = {name: importlib.metadata.version(name) for name in ("torch", "numpy", "scikit-dimension", "scikit-learn")}
-        record = dict(benchmark="two_nn", points=args.points, dims=args.dims, repeats=args.repeats, device=args.device, rows=rows, versions=versions, hardware=before)
+        versions = {name: importlib.metadata.version(name)
+                    for name in ("torch", "numpy", "scikit-dimension", "scikit-learn")}
+        record = dict(benchmark="two_nn", points=args.points, dims=args.dims, repeats=args.repeats, device=args.device,
+                      rows=rows, versions=versions, hardware=before)
         target = Path(__file__).resolve().parents[1]/"results"/"benchmarks"/"two_nn.json"
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(record, indent=1) + "\n")

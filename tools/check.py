@@ -25,17 +25,20 @@ def again(tool, folder, pattern, advice):
         copied = Path(name)/root.name
         copied.mkdir()
         for file in ("settings.ini", "README.md"): copy(root/file, copied)
-        for part in ("nbs", "istar_nb"): copytree(root/part, copied/part, ignore=ignore_patterns("__pycache__", ".*", "_proc"))
+        for part in ("nbs", "istar_nb"):
+            copytree(root/part, copied/part, ignore=ignore_patterns("__pycache__", ".*", "_proc"))
         if problem := run(tool, folder=copied): return problem
         made = {path.relative_to(copied) for path in (copied/folder).rglob(pattern)}
-        different = [path for path in sorted(made) if not ((root/path).exists() and cmp(copied/path, root/path, shallow=False))]
+        different = [path for path in sorted(made)
+                     if not ((root/path).exists() and cmp(copied/path, root/path, shallow=False))]
     return "\n".join(f"{path} is not what {tool} makes: {advice}" for path in different)
 
 
 def check_export(): return again("nbdev_export", "istar_nb", "*.py", "run `make notebooks`")
 
 
-def check_outputs(): return again("nbdev_clean", "nbs", "*.ipynb", "run `make notebooks ONLY=...` or `.venv/bin/nbdev_clean`")
+def check_outputs():
+    return again("nbdev_clean", "nbs", "*.ipynb", "run `make notebooks ONLY=...` or `.venv/bin/nbdev_clean`")
 
 
 checks = {"ruff": lambda: run("ruff", "check", "--quiet"), "types": lambda: run("pyrefly", "check", "--summary=none"),
@@ -47,6 +50,7 @@ if __name__ == "__main__":
         start = time.monotonic()
         problem = check()
         failed += bool(problem)
-        print(f"{'FAIL' if problem else 'PASS'} {name} {time.monotonic() - start:.1f} s{problem and chr(10) + problem}", flush=True)
+        print(f"{'FAIL' if problem else 'PASS'} {name} {time.monotonic() - start:.1f} s{problem and chr(10) + problem}",
+              flush=True)
     print(f"{len(checks) - failed} passed, {failed} failed")
     sys.exit(bool(failed))

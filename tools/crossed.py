@@ -24,7 +24,8 @@ def compute(data):
         run, baseline = (np.stack([answers[i] for i in frame.id]) for frame in frames)
         low, high = crossed_interval(run, baseline, labels, lambda a, y: matthews_corrcoef(y, a))
         mean = np.mean([matthews_corrcoef(labels, a) - matthews_corrcoef(labels, b) for a, b in zip(run, baseline)])
-        found[name] = dict(mean=round(float(mean), 6), low=round(low, 6), high=round(high, 6), seeds=len(run), rows=len(labels))
+        found[name] = dict(mean=round(float(mean), 6), low=round(low, 6), high=round(high, 6), seeds=len(run),
+                           rows=len(labels))
     return found
 
 

@@ -19,7 +19,8 @@ class Cell:
     def __init__(self, raw):
         self.is_code, self.raw, self.source, self.said = raw.cell_type == "code", raw, raw.source, {}
         if not self.is_code: return
-        self.said = {key: value.strip(" \"'") for key, value in re.findall(r"^#\|[ \t]*([\w-]+):?(.*)$", raw.source, re.M)}
+        self.said = {key: value.strip(" \"'")
+                     for key, value in re.findall(r"^#\|[ \t]*([\w-]+):?(.*)$", raw.source, re.M)}
         self.source = re.sub(r"^(#\||%(?!%)).*\n?", "", raw.source, flags=re.M).strip()
         self.language = "sh" if re.match(r"!|%%bash|%%sh", self.source) else "python"
         self.source = re.sub(r"^%%.*\n|^!", "", self.source, flags=re.M)
@@ -37,14 +38,17 @@ class Cell:
     @property
     def defined(self):
         "The public names that an exported cell defines."
-        return [n.name for n in self.tree if "export" in self.said and isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name[0] != "_"]
+        return [n.name for n in self.tree if "export" in self.said and isinstance(n, ast.FunctionDef | ast.ClassDef)
+                and n.name[0] != "_"]
 
     @property
     def fold(self):
         "The line over a cell that only prepares or only checks, which the site folds; else empty."
         if not self.shows_code or not self.tree: return ""
-        if all(isinstance(n, IMPORTS) for n in self.tree) or "error_of" in (getattr(n, "name", "") for n in self.tree): return "Show setup"
-        return "Show tests" if not self.raw.outputs and all(isinstance(n, ASSERTS) for top in self.tree for n in (top, *getattr(top, "body", ()))) else ""
+        if all(isinstance(n, IMPORTS) for n in self.tree) or "error_of" in (getattr(n, "name", "") for n in self.tree):
+            return "Show setup"
+        return "Show tests" if not self.raw.outputs and all(isinstance(n, ASSERTS) for top in self.tree
+                                                            for n in (top, *getattr(top, "body", ()))) else ""
 
     @property
     def outputs(self):
@@ -52,7 +56,8 @@ class Cell:
         if self.said.get("output") == "false": return []
         shown = [output(raw) for raw in self.raw.get("outputs", [])]
         drawn = any(kind == "picture" for kind, _ in shown)
-        return [(kind, value) for kind, value in shown if value and not (drawn and kind == "text" and re.match(r"\s*[\[(]?<(Axes|Figure)", value))]
+        return [(kind, value) for kind, value in shown if value
+                and not (drawn and kind == "text" and re.match(r"\s*[\[(]?<(Axes|Figure)", value))]
 
 
 def output(raw):
@@ -60,8 +65,10 @@ def output(raw):
     if raw.output_type == "stream": return "text", plain(raw.text)
     if raw.output_type == "error": return "error", plain(f"{raw.ename}: {raw.evalue}")
     if "image/png" in raw.data: return "picture", ("png", b64decode(raw.data["image/png"]))
-    kinds = {"image/svg+xml": "html", "text/html": "html", "text/markdown": "markdown", "application/vnd.jupyter.widget-view+json": "widget"}
-    return next(((kinds[form], raw.data[form]) for form in kinds if form in raw.data), ("text", plain(raw.data.get("text/plain", ""))))
+    kinds = {"image/svg+xml": "html", "text/html": "html", "text/markdown": "markdown",
+             "application/vnd.jupyter.widget-view+json": "widget"}
+    return next(((kinds[form], raw.data[form]) for form in kinds if form in raw.data),
+                ("text", plain(raw.data.get("text/plain", ""))))
 
 
 def plain(text):
@@ -72,15 +79,19 @@ def plain(text):
 
 def cells(path): return [cell for cell in map(Cell, nbformat.read(path, 4).cells) if not cell.hidden]
 def fence(code, language): return f"```{language}\n{code}\n```"
-def folded(title, text): return f'<details class="folded" markdown="1"><summary>{title}</summary>\n\n{text}\n\n</details>'
+def folded(title, text):
+    return f'<details class="folded" markdown="1"><summary>{title}</summary>\n\n{text}\n\n</details>'
 
 
 def shown(kind, value, alt, caption, save):
     "Markdown of an output on the site; `save(ending, bytes)` keeps a picture and returns its place."
     if kind == "widget": return '<p class="output widget">Open this notebook in JupyterLab to use the controls.</p>'
     if kind == "markdown": return f'<div class="output rich" markdown="1">\n\n{value}\n\n</div>'
-    if kind == "html": return f'<div class="output rich" tabindex="0" data-search-exclude>{re.sub(r"<style scoped>.*?</style>|</?div>", "", value, flags=re.S).strip()}</div>'
-    if kind != "picture": return f'<pre class="output {kind}" tabindex="0" data-search-exclude>{html.escape(value, quote=False)}</pre>'
+    if kind == "html":
+        plain_table = re.sub(r"<style scoped>.*?</style>|</?div>", "", value, flags=re.S).strip()
+        return f'<div class="output rich" tabindex="0" data-search-exclude>{plain_table}</div>'
+    if kind != "picture":
+        return f'<pre class="output {kind}" tabindex="0" data-search-exclude>{html.escape(value, quote=False)}</pre>'
     under = f'<figcaption markdown="span">{caption}</figcaption>\n' if caption else ""
     return f'<figure class="output" markdown="span">\n![{alt}]({save(*value)}){{ loading=lazy }}\n{under}</figure>'
 
@@ -101,14 +112,16 @@ def page(path, links, find, save):
     for fold, group in groupby(every, key=lambda cell: cell.fold):
         text = "\n\n".join(body(cell, find, save) for cell in group)
         parts.append(folded(fold, text) if fold else text)
-    return re.sub(r"\A(# .+\n*(?:>.*(?:\n|$))*)", lambda m: f"{m[1].rstrip()}\n\n{links}\n\n", "\n\n".join(parts), count=1)
+    return re.sub(r"\A(# .+\n*(?:>.*(?:\n|$))*)", lambda m: f"{m[1].rstrip()}\n\n{links}\n\n",
+                  "\n\n".join(parts), count=1)
 
 
 def readme(path, save):
     "The notebook as Markdown for a repository's front page."
     parts = ["<!-- Written from nbs/index.ipynb by `make notebooks`: change it there. -->"]
     for cell in cells(path):
-        if not cell.is_code or cell.shows_code: parts.append(fence(cell.source, cell.language) if cell.is_code else cell.source)
+        if not cell.is_code or cell.shows_code:
+            parts.append(fence(cell.source, cell.language) if cell.is_code else cell.source)
         for kind, value in cell.outputs:
             if kind == "picture": parts.append(f"![{cell.alt}]({save(*value)})")
             else: parts.append(value if kind == "markdown" else fence(value, "text"))

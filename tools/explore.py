@@ -1,4 +1,4 @@
-"""Make the site's explorers: `python tools/explore.py FOLDER` writes a page that works alone, from a file, without a network.
+"""Make the site's explorers: `python tools/explore.py FOLDER` writes a page that works from a file, without a network.
 
 The page and its scripts are in docs/explore. This adds what comes from elsewhere: the controls and the runs, from the
 library and the store of records, and the figures of the notebooks nbs/4* for readers without scripts.
@@ -15,7 +15,8 @@ sys.path.insert(0, str(root))
 def data():
     "What the scripts read, as a script: a page opened as a file may not fetch JSON."
     from istar_nb.run_explorer import compact_runs, page_data
-    text = json.dumps(page_data(compact_runs(root/"results"/"runs")), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(page_data(compact_runs(root/"results"/"runs")), ensure_ascii=False, allow_nan=False,
+                      separators=(",", ":"))
     return f"explore.data = {text}\n".encode()
 
 

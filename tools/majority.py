@@ -1,4 +1,7 @@
-"""The share of the most frequent label in the validation rows of every task with accuracy: `python tools/majority.py DATA` writes results/majority.json."""
+"""The share of the most frequent label in the validation rows of every task with accuracy.
+
+`python tools/majority.py DATA` writes results/majority.json.
+"""
 import json
 import sys
 from collections import Counter

@@ -21,7 +21,8 @@ skip_flags = {"slow", "cuda", "net"}
 
 def find(names):
     "Notebook paths for the stems or paths in `names`; every notebook when empty."
-    every = sorted(p for p in (root/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts and "_proc" not in p.parts)
+    every = sorted(p for p in (root/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts
+                   and "_proc" not in p.parts)
     stems = {Path(name).stem for name in names}
     missing = stems - {p.stem for p in every}
     if missing: sys.exit(f"no such notebook: {', '.join(sorted(missing))}")
@@ -52,7 +53,8 @@ def run(path):
     start, nb = time.time(), nbformat.read(path, 4)
     for cell in nb.cells:
         if cell.cell_type == "code" and not flagged(cell): cell.outputs = []
-    Client(nb, timeout=900, coalesce_streams=True, extra_arguments=["--log-level=40"], resources={"metadata": {"path": str(path.parent)}}).execute()
+    Client(nb, timeout=900, coalesce_streams=True, extra_arguments=["--log-level=40"],
+           resources={"metadata": {"path": str(path.parent)}}).execute()
     for cell in nb.cells: store_no_controls(cell)
     nb.metadata.pop("widgets", None)
     nb.metadata["kernelspec"] = {"display_name": "python3", "language": "python", "name": "python3"}

@@ -38,7 +38,7 @@ def token_states(model, layer, task):
 
 
 def activation_cloud(config):
-    "Token states as a cloud. S is all tokens of randomly chosen sentences; the truth is the plug-in score of all tokens."
+    "Token states as a cloud. S is all tokens of randomly chosen sentences; the truth is the plug-in score of all."
     assert config.cloud == MINILM
     points, sentences, data = token_states("minilm", 6, "stdlib-docs")
     total = torch.bincount(sentences)
@@ -48,9 +48,11 @@ def activation_cloud(config):
     in_S = inside[sentences]
     reference, cov = covariance(points[in_S]), covariance(points)
     scores = {"all points, plug-in": isoscore(points), "all points, unbiased": isoscore_unbiased(points),
-              "all points, sentence-aware": isoscore_unbiased(points, sentences), "reference": isoscore_from_cov(reference)}
+              "all points, sentence-aware": isoscore_unbiased(points, sentences),
+              "reference": isoscore_from_cov(reference)}
     facts = {name: score.item() for name, score in scores.items()}
-    facts |= dict(points=len(points), sentences=len(total), reference_points=int(in_S.sum()), data_sha256=data.sha256, data_note=data.note,
+    facts |= dict(points=len(points), sentences=len(total), reference_points=int(in_S.sum()), data_sha256=data.sha256,
+                  data_note=data.note,
                   eigenvalues=[round_to(v, 4) for v in torch.linalg.eigvalsh(cov.double()).flip(0).tolist()])
     return Cloud(points[~in_S], reference, facts["all points, plug-in"], facts, sentences[~in_S])
 
@@ -58,7 +60,8 @@ def activation_cloud(config):
 if __name__ == "__main__":
     every = {**SYNTHETIC, **REAL, **COVERAGE}
     names = sys.argv[1:] or list(every)
-    if unknown := [name for name in names if name not in every]: sys.exit(f"no such record: {', '.join(unknown)}; there are {', '.join(every)}")
+    if unknown := [name for name in names if name not in every]:
+        sys.exit(f"no such record: {', '.join(unknown)}; there are {', '.join(every)}")
     here = environment()
     here["versions"]["scikit-learn"] = version("scikit-learn")
     for name in names:

@@ -1,7 +1,7 @@
 """Test everything: each notebook, then what a notebook cannot host; end on `N passed, N failed`.
 
-`python tools/test.py` tests all; `python tools/test.py 02_scores tests/test_cli.py` only what is named. Words that begin
-with a dash go to pytest, which does the work: pytest.ini and conftest.py say how.
+`python tools/test.py` tests all; `python tools/test.py 02_scores tests/test_cli.py` only what is named. Words that
+begin with a dash go to pytest, which does the work: pytest.ini and conftest.py say how.
 """
 import os
 import sys
@@ -24,10 +24,11 @@ class Counter:
 
 
 def path(name):
-    "The file or folder that `name` is: a path in the repository, or the stem of a notebook or test; `::test` may follow."
+    "The file or folder that `name` is: a path, or the stem of a notebook or test; `::test` may follow."
     file, colons, test = name.partition("::")
     if (root/file).exists(): return name
-    found = [p for part in ("nbs", "tests") for p in (root/part).rglob(f"{Path(file).stem}.*") if p.suffix in (".ipynb", ".py")]
+    found = [p for part in ("nbs", "tests")
+             for p in (root/part).rglob(f"{Path(file).stem}.*") if p.suffix in (".ipynb", ".py")]
     if len(found) != 1: sys.exit(f"no such notebook or test: {name}")
     return f"{found[0].relative_to(root)}{colons}{test}"
 
@@ -38,7 +39,8 @@ def main(words):
     os.chdir(root)
     counter = Counter()
     workers = min(4, 1 + (os.cpu_count() or 1))    # one more than cores: some wait for a browser or a cluster
-    side_by_side = ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]   # the tests of a file share what it sets up
+    # the tests of a file share what it sets up
+    side_by_side = ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
     code = pytest.main([*side_by_side, *options, *map(path, names)], plugins=[counter])
     failed = counter.failed + (code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not counter.failed)
     print(f"{counter.passed} passed, {failed} failed")
