@@ -11,7 +11,8 @@ from urllib.request import urlopen
 
 import pytest
 
-chromium = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+chromium = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))),
+                None)
 needs_chromium = pytest.mark.skipif(chromium is None, reason="Chromium is not installed: the page cannot be opened")
 
 
@@ -19,10 +20,13 @@ class Page:
     "One tab."
     def __init__(self, address, width, height, dark):
         from websocket import create_connection
-        self.socket, self.count, self.requests, self.errors = create_connection(address, timeout=60, suppress_origin=True), 0, [], []
+        self.socket = create_connection(address, timeout=60, suppress_origin=True)
+        self.count, self.requests, self.errors = 0, [], []
         for domain in ("Page", "Runtime", "Network", "DOM"): self.send(f"{domain}.enable")
-        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
-        self.send("Emulation.setEmulatedMedia", features=[dict(name="prefers-color-scheme", value="dark" if dark else "light")])
+        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
+                  mobile=width < 600)
+        self.send("Emulation.setEmulatedMedia",
+                  features=[dict(name="prefers-color-scheme", value="dark" if dark else "light")])
 
     def send(self, method, **params):
         "The answer to a command; what happens meanwhile is noted."
@@ -64,7 +68,8 @@ class Page:
         more = dict(text="\r") if key == "Enter" else {}
         for _ in range(times):
             for kind in ("keyDown", "keyUp"):
-                self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, modifiers=8*shift,
+                self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code,
+                          modifiers=8*shift,
                           **(more if kind == "keyDown" else {}))
 
     def drag(self, start, end):
@@ -79,7 +84,8 @@ class Page:
 
     def screenshot(self, path):
         import base64
-        Path(path).write_bytes(base64.b64decode(self.send("Page.captureScreenshot", captureBeyondViewport=True)["data"]))
+        Path(path).write_bytes(base64.b64decode(self.send("Page.captureScreenshot",
+                                                          captureBeyondViewport=True)["data"]))
 
     @property
     def elsewhere(self):
@@ -95,8 +101,10 @@ def browser_page(width=1200, height=900, dark=False):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking"]
-        process = subprocess.Popen([chromium, *options, f"--remote-debugging-port={port}", f"--user-data-dir={profile}", "about:blank"],
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+                   "--disable-background-networking"]
+        process = subprocess.Popen([chromium, *options, f"--remote-debugging-port={port}", f"--user-data-dir={profile}",
+                                    "about:blank"],
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             page = Page(debugger(port), width, height, dark)

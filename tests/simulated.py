@@ -125,7 +125,8 @@ class Simulated(Tensor):
 
     def __array__(self, *args, **kwargs): return self.numpy()
 
-    def untyped_storage(self): return self.inner.untyped_storage()    # `save_pretrained` asks which tensors share memory
+    def untyped_storage(self):
+        return self.inner.untyped_storage()    # `save_pretrained` asks which tensors share memory
 
     def __reduce_ex__(self, protocol):    # saved with its values, as any tensor; loaded on the CPU
         note("copy to the host")
@@ -149,7 +150,8 @@ def check_devices(func, args:tuple, kwargs:dict, ours:list[Tensor], others:list[
     if name in COPYING or not ours: return
     if name in INDEXING and isinstance(args[0], Simulated): others = [t for t in args[2:3] if is_cpu(t)]
     elif name in INDEXING:
-        raise RuntimeError(f"indices should be either on cpu or on the same device as the indexed tensor, not {devices}")
+        raise RuntimeError(f"indices should be either on cpu or on the same device as the indexed tensor, "
+                           f"not {devices}")
     if torch.Tag.pointwise in func.tags or name in TAKING_NUMBERS | INDEXING: others = [t for t in others if t.ndim]
     if others: devices.append("cpu")
     if len(devices) > 1:
@@ -197,7 +199,8 @@ def target_of(func, args:tuple, kwargs:dict, ours:list[Tensor])->torch.device|No
     return ours[0].device if ours else None
 
 
-def divided(args:tuple, kwargs:dict)->tuple[list[Tensor],list[Tensor],tuple,dict]: # as `args` and `kwargs` are on the CPU
+# as `args` and `kwargs` are on the CPU
+def divided(args:tuple, kwargs:dict)->tuple[list[Tensor],list[Tensor],tuple,dict]:
     "The device's tensors among some arguments, the others, and the CPU's side of all arguments."
     ours, others = [], []
     def plain(value):
@@ -216,7 +219,8 @@ def run(func, args:tuple, kwargs:dict):
         if parts is not NotImplemented: return parts
         with torch.inference_mode(False), torch.no_grad(): return run(func, args, kwargs)
     ours, others, plain_args, plain_kwargs = divided(args, kwargs)
-    if not ours and not simulated(kwargs.get("device")): return func(*args, **kwargs)    # nothing of the device is in it
+    if not ours and not simulated(kwargs.get("device")):
+        return func(*args, **kwargs)    # nothing of the device is in it
     check_devices(func, args, kwargs, ours, others)
     target = target_of(func, args, kwargs, ours)
     count_waits(func, args, ours, target)
@@ -242,8 +246,10 @@ class Dispatch(TorchDispatchMode):
 
 # Under autocast a GPU computes products of matrices in half precision, and what loses much by that in float32.
 IN_HALF = ["linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "scaled_dot_product_attention"]
-IN_FULL = ["softmax.int", "log_softmax.int", "layer_norm", "native_layer_norm", "nll_loss", "mse_loss", "sum", "sum.dim_IntList", "cumsum", "exp", "expm1", "log",
-           "log1p", "logsumexp", "pow.Tensor_Scalar", "rsqrt", "reciprocal", "linalg_vector_norm", "cdist", "cosine_similarity"]
+IN_FULL = ["softmax.int", "log_softmax.int", "layer_norm", "native_layer_norm", "nll_loss", "mse_loss", "sum",
+           "sum.dim_IntList", "cumsum", "exp", "expm1", "log",
+           "log1p", "logsumexp", "pow.Tensor_Scalar", "rsqrt", "reciprocal", "linalg_vector_norm", "cdist",
+           "cosine_similarity"]
 AUTOCAST = torch._C.DispatchKey.AutocastPrivateUse1
 
 
@@ -251,8 +257,12 @@ def autocasting(op, half:bool):
     "A kernel that casts the device's tensors before it computes."
     def kernel(*args, **kwargs):
         dtype = torch.get_autocast_dtype(NAME) if half else torch.float32
-        def cast(value): return value.to(dtype) if isinstance(value, Simulated) and value.is_floating_point() and value.dtype != torch.float64 else value
-        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(AUTOCAST)): return op(*mapped(cast, args), **mapped(cast, kwargs))
+        def cast(value):
+            return (value.to(dtype)
+                    if isinstance(value, Simulated) and value.is_floating_point()
+                    and value.dtype != torch.float64 else value)
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(AUTOCAST)):
+            return op(*mapped(cast, args), **mapped(cast, kwargs))
     return kernel
 
 
@@ -260,7 +270,8 @@ autocast, others = torch.library.Library("aten", "IMPL"), torch.library.Library(
 others.fallback(torch.library.fallthrough_kernel, AUTOCAST.name)
 for name in [*IN_HALF, *IN_FULL]:
     packet, _, overload = name.partition(".")
-    autocast.impl(name, autocasting(getattr(getattr(torch.ops.aten, packet), overload or "default"), name in IN_HALF), AUTOCAST.name)
+    autocast.impl(name, autocasting(getattr(getattr(torch.ops.aten, packet), overload or "default"), name in IN_HALF),
+                  AUTOCAST.name)
 
 
 class Accelerator:
@@ -275,7 +286,8 @@ class Accelerator:
     def __enter__(self)->"Accelerator":
         self.undo = undo = ExitStack()
         undo.callback(torch._C._set_only_lift_cpu_tensors, torch._C._only_lift_cpu_tensors())
-        undo.callback(torch.__future__.set_swap_module_params_on_conversion, torch.__future__.get_swap_module_params_on_conversion())
+        undo.callback(torch.__future__.set_swap_module_params_on_conversion,
+                      torch.__future__.get_swap_module_params_on_conversion())
         torch._C._set_only_lift_cpu_tensors(True)    # `torch.tensor(…, device=…)` is seen as a copy to the device
         torch.__future__.set_swap_module_params_on_conversion(True)
         has_float64.cache_clear()    # the device is asked again: another one of this name may have had it

@@ -77,7 +77,8 @@ def test_a_pipe_gives_all_its_texts(pipe, compare, measure, tmp_path):
     Path("file.txt").write_bytes(content)
     piped, stored = measure("--text", pipe(content, tmp_path), *more), measure("--text", "file.txt", *more)
     assert piped["measures"] == stored["measures"]
-    assert piped["source"].startswith(f"{len(texts):,} texts of {'pipe' if pipe is fifo else 'a pipe'}, ")    # a descriptor has only a number
+    # a descriptor has only a number
+    assert piped["source"].startswith(f"{len(texts):,} texts of {'pipe' if pipe is fifo else 'a pipe'}, ")
 
 
 @pytest.fixture
@@ -96,7 +97,8 @@ def test_a_limit_ends_an_endless_standard_input(name, words, measure, standard_i
         standard_input(endless.stdout)
         found = measure("--text", name, "--tokens", "mean", "--limit", 9, *words)
         endless.kill()
-    assert all(layers["1"]["count"] == 9 for layers in found["measures"].values()) and found["source"].startswith("9 texts")
+    assert (all(layers["1"]["count"] == 9 for layers in found["measures"].values())
+            and found["source"].startswith("9 texts"))
 
 
 @pytest.mark.parametrize("write", [
@@ -112,8 +114,10 @@ def test_how_lines_end_does_not_matter(write, measure):
 
 
 @pytest.mark.parametrize("content, message", [
-    (b"", "no text"), (b"\n \r\n\t\n", "no text"), ("one\ntwo\nGrüße".encode("latin-1"), "not UTF-8 in line 3"), ("one\ntwo".encode("utf-16"), "not UTF-8 in line 1"),
-    (gzip.compress(b"one\ntwo"), "not UTF-8 in line 1"), (None, "is a folder")], ids=["empty", "blank", "latin-1", "UTF-16", "gzip", "folder"])
+    (b"", "no text"), (b"\n \r\n\t\n", "no text"), ("one\ntwo\nGrüße".encode("latin-1"), "not UTF-8 in line 3"),
+    ("one\ntwo".encode("utf-16"), "not UTF-8 in line 1"),
+    (gzip.compress(b"one\ntwo"), "not UTF-8 in line 1"), (None, "is a folder")],
+                         ids=["empty", "blank", "latin-1", "UTF-16", "gzip", "folder"])
 def test_a_file_without_texts_is_refused(content, message, run):
     if content is None: Path("odd.txt").mkdir()
     else: Path("odd.txt").write_bytes(content)
@@ -131,17 +135,21 @@ def test_a_file_that_cannot_be_read_is_named(run):
 
 # What has no measure -------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("tokens, texts", [("cls", SENTENCES[:30]), ("cls", SENTENCES[:1]), ("mean", SENTENCES[:1]), ("mean", ["Equal."]*30), ("real", ["Equal."]*3)])
+@pytest.mark.parametrize("tokens, texts", [("cls", SENTENCES[:30]), ("cls", SENTENCES[:1]), ("mean", SENTENCES[:1]),
+                                           ("mean", ["Equal."]*30), ("real", ["Equal."]*3)])
 def test_a_layer_without_a_value_is_a_gap(tokens, texts, run, measure):
     Path("texts.txt").write_text("\n".join(texts), encoding="utf-8")
     layers = measure("--text", "texts.txt", "--tokens", tokens)["measures"]["tiny-bert"]
-    page, printed = Path("isotropy/isotropy.html").read_text(encoding="utf-8"), run("measure", "--model", "tiny-bert", "--text", "texts.txt", "--tokens", tokens, "--no-progress")[1]
+    page, printed = (Path("isotropy/isotropy.html").read_text(encoding="utf-8"),
+                     run("measure", "--model", "tiny-bert", "--text", "texts.txt", "--tokens", tokens,
+                         "--no-progress")[1])
     assert list(layers) == ["0", "1", "2", "pooled"]
     without = {name for name, summary in layers.items() if "reason" in summary}
     assert without if tokens != "real" else not without
     for name in without:
         reason = layers[name]["reason"]
-        assert set(layers[name]) == {"count", "reason"} and reason in page and reason in " ".join(printed.split()) and "–" in printed
+        assert (set(layers[name]) == {"count", "reason"} and reason in page and reason in " ".join(printed.split())
+                and "–" in printed)
 
 
 def test_gpt2_has_no_point_for_an_empty_text(monkeypatch, measure):
@@ -162,12 +170,14 @@ def test_both_things_that_are_compared_are_shown(run):
     def labels(*words):
         code, said = run("measure", *words, "--no-progress")
         assert code == 0, said
-        names, page = list(json.loads(Path("isotropy/isotropy.json").read_text(encoding="utf-8"))["measures"]), Path("isotropy/isotropy.html").read_text(encoding="utf-8")
+        names, page = (list(json.loads(Path("isotropy/isotropy.json").read_text(encoding="utf-8"))["measures"]),
+                       Path("isotropy/isotropy.html").read_text(encoding="utf-8"))
         assert all(name in said and page.count(f"<h2>{name}</h2>") == 1 for name in names)
         return names
     assert labels("--embeddings", "a/x.npy", "--compare", "b/x.npy") == ["a/x.npy", "b/x.npy"]
     assert labels("--embeddings", "a/x.npy", "--compare", "a/x.npy") == ["a/x.npy (1)", "a/x.npy (2)"]
-    assert labels("--model", "tiny-bert", "--text", "texts.txt", "--compare", "tiny-bert") == ["tiny-bert (1)", "tiny-bert (2)"]
+    assert labels("--model", "tiny-bert", "--text", "texts.txt", "--compare",
+                  "tiny-bert") == ["tiny-bert (1)", "tiny-bert (2)"]
 
 
 @pytest.mark.parametrize("name", ["$a_b$ [red]x[bold] :smile:.npy", "_hidden.npy", "[x].npy",
@@ -187,7 +197,8 @@ def test_a_model_folder_with_an_odd_name(run):
     name = "m$x_1$ [bold]ö"
     model, tokenizer = load_encoder("tiny-bert")
     for part in (model, tokenizer): part.save_pretrained(name)
-    code, said = run("measure", "--model", name, "--compare", "tiny-bert", "--task", "stdlib-docs", "--limit", "40", "--no-progress")
+    code, said = run("measure", "--model", name, "--compare", "tiny-bert", "--task", "stdlib-docs", "--limit", "40",
+                     "--no-progress")
     assert code == 0 and name in said, said
 
 
@@ -197,20 +208,26 @@ def test_a_model_folder_with_an_odd_name(run):
 def no_work(monkeypatch):
     "Fail if a model is loaded or a task read."
     def work(*args, **kwargs): raise AssertionError("there was work before the refusal")
-    for module, name in [(encoders, "load_encoder"), (tasks, "load_task"), (session, "load_task"), (session, "load_encoder"), (measuring, "measure_embeddings")]:
+    for module, name in [(encoders, "load_encoder"), (tasks, "load_task"), (session, "load_task"),
+                         (session, "load_encoder"), (measuring, "measure_embeddings")]:
         monkeypatch.setattr(module, name, work)
 
 
-@pytest.mark.parametrize("words", ["measure --task cola --max-length -5", "measure --task cola --batch-tokens -1", "measure --task cola --batch-tokens 0", "measure --task cola --limit 0",
-                                   "train --checkpoint-every -1", "train --processes 0", "sweep grid.yaml --checkpoint-every 0", "sweep grid.yaml --workers 0"])
+@pytest.mark.parametrize("words", ["measure --task cola --max-length -5", "measure --task cola --batch-tokens -1",
+                                   "measure --task cola --batch-tokens 0", "measure --task cola --limit 0",
+                                   "train --checkpoint-every -1", "train --processes 0",
+                                   "sweep grid.yaml --checkpoint-every 0", "sweep grid.yaml --workers 0"])
 def test_impossible_numbers_are_refused_first(words, run, no_work):
-    Path("grid.yaml").write_text("base: {model: tiny-bert, limit: 64, epochs: 1}\nseeds: [0]\nruns: [{method: none}]\n", encoding="utf-8")
+    Path("grid.yaml").write_text("base: {model: tiny-bert, limit: 64, epochs: 1}\nseeds: [0]\nruns: [{method: none}]\n",
+                                 encoding="utf-8")
     code, said = run(*words.split())
     assert code == 2 and words.split()[-2] in said and not Path("runs").exists(), said
 
 
 @pytest.mark.parametrize("place", ["file/below", "file", "/proc/nobody/here", "/dev/null/x", "link/x"])
-@pytest.mark.parametrize("words", ["measure --task cola --out", "demo --out", "train --save-model", "runs --root store --export"])
+@pytest.mark.parametrize("words",
+                         ["measure --task cola --out", "demo --out", "train --save-model",
+                          "runs --root store --export"])
 def test_places_that_cannot_be_written_are_refused_first(words, place, run, no_work):
     Path("file").write_text("", encoding="utf-8")
     Path("link").symlink_to("nowhere")
@@ -221,7 +238,8 @@ def test_places_that_cannot_be_written_are_refused_first(words, place, run, no_w
 
 
 def test_room_for_special_tokens_and_layers_are_checked_before_measuring(run):
-    for words, message in [("--max-length 2", "max_length"), ("--layers 1 3", "--layers names layer 3"), ("--compare tiny-nothing", "tiny-nothing")]:
+    for words, message in [("--max-length 2", "max_length"), ("--layers 1 3", "--layers names layer 3"),
+                           ("--compare tiny-nothing", "tiny-nothing")]:
         code, said = run("measure", "--model", "tiny-bert", "--task", "stdlib-docs", "--no-progress", *words.split())
         assert code == 2 and message in said and not Path("isotropy").exists()
 
@@ -235,19 +253,23 @@ def test_nothing_stays_of_a_refused_command(run):
 def test_the_home_folder_has_its_short_name_everywhere(run, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(home := tmp_path/"ho me"))
     (home/"tasks/glue/cola").mkdir(parents=True)
-    rows = "".join(json.dumps(dict(sentence=text, label=i % 2)) + "\n" for i, text in enumerate(SENTENCES[:64])).encode()
+    rows = "".join(json.dumps(dict(sentence=text, label=i % 2)) + "\n"
+                   for i, text in enumerate(SENTENCES[:64])).encode()
     for split in ("train", "validation"): (home/f"tasks/glue/cola/{split}.jsonl.gz").write_bytes(gzip.compress(rows))
     for part in load_encoder("tiny-bert"): part.save_pretrained(home/"model")
     np.save(home/"x.npy", np.random.default_rng(0).normal(size=(60, 8)))
     (home/"texts.txt").write_text("\n".join(SENTENCES[:20]))
-    for words in ["measure --model ~/model --text ~/texts.txt --out ~/report --no-progress", "measure --embeddings ~/x.npy --compare ~/x.npy --out ~/report",
+    for words in ["measure --model ~/model --text ~/texts.txt --out ~/report --no-progress",
+                  "measure --embeddings ~/x.npy --compare ~/x.npy --out ~/report",
                   "measure --model tiny-bert --task cola --data-dir ~/tasks --out ~/report --no-progress",
-                  "train --model ~/model --task cola --data-dir ~/tasks --limit 32 --epochs 1 --root ~/runs --save-model ~/tuned --no-progress",
+                  "train --model ~/model --task cola --data-dir ~/tasks --limit 32 --epochs 1 --root ~/runs "
+                  "--save-model ~/tuned --no-progress",
                   "runs --root ~/runs --export ~/new/runs.csv"]:
         code, said = run(*words.split())
         assert code == 0, said
     assert {path.name for path in home.iterdir()} >= {"report", "runs", "tuned", "new"} and not Path("~").exists()
-    assert (home/"tuned/model.safetensors").is_file() and (home/"new/runs.csv").is_file() and (home/"report/isotropy.html").is_file()
+    assert ((home/"tuned/model.safetensors").is_file() and (home/"new/runs.csv").is_file()
+            and (home/"report/isotropy.html").is_file())
 
 
 # Stores --------------------------------------------------------------------------------------------------------------
@@ -256,13 +278,15 @@ def test_a_store_that_is_not_there_is_an_error(run):
     Path("store").mkdir()
     Path("file").write_text("", encoding="utf-8")
     assert run("runs", "--root", "store")[0] == 0, "a store without runs is one"
-    for words in (["--root", "nowhere"], ["--root", "file"], ["--root", "store", "--against", "nowhere"], ["--root", "memory://nothing"]):
+    for words in (["--root", "nowhere"], ["--root", "file"], ["--root", "store", "--against", "nowhere"],
+                  ["--root", "memory://nothing"]):
         code, said = run("runs", *words)
         assert code == 2 and words[-1] in said
 
 
 def test_a_sweep_with_failed_runs_says_so_by_its_exit_code(run):
-    Path("grid.yaml").write_text("base: {model: tiny-bert, limit: 64, epochs: 1}\nseeds: [0]\nruns: [{method: none}, {method: istar, lam: 1, layers: [[9]]}]\n", encoding="utf-8")
+    Path("grid.yaml").write_text("base: {model: tiny-bert, limit: 64, epochs: 1}\nseeds: [0]\nruns: [{method: none}, "
+                                 "{method: istar, lam: 1, layers: [[9]]}]\n", encoding="utf-8")
     code, said = run("sweep", "grid.yaml", "--no-progress")
     assert code == 1 and "1 of 2 runs are done and recorded in runs; 1 failed" in said
     assert run("sweep", "grid.yaml", "--no-progress", "--dry-run")[0] == 0
@@ -272,12 +296,15 @@ def test_an_undefined_score_is_recorded(run, tmp_path):
     "Every label is the same, so that Pearson's correlation is 0/0 before and after training."
     folder = tmp_path/"tasks"/TASKS["stsb"].path
     folder.mkdir(parents=True)
-    rows = "".join(json.dumps(dict(sentence1=text, sentence2=text, label=2.5)) + "\n" for text in SENTENCES[:40]).encode()
+    rows = "".join(json.dumps(dict(sentence1=text, sentence2=text, label=2.5)) + "\n"
+                   for text in SENTENCES[:40]).encode()
     for split in ("train", "validation"): (folder/f"{split}.jsonl.gz").write_bytes(gzip.compress(rows))
-    code, said = run("train", "--task", "stsb", "--model", "tiny-bert", "--epochs", "1", "--data-dir", "tasks", "--no-progress")
+    code, said = run("train", "--task", "stsb", "--model", "tiny-bert", "--epochs", "1", "--data-dir", "tasks",
+                     "--no-progress")
     assert code == 0 and "pearson – after 1 epoch" in said, said
     record, = iterate_records("runs")
-    assert record.status == "done" and record.score is None and all(epoch["pearson"] is None is epoch["spearman"] for epoch in record.epochs)
+    assert (record.status == "done" and record.score is None
+            and all(epoch["pearson"] is None is epoch["spearman"] for epoch in record.epochs))
     code, said = run("runs", "--where", "task=stsb")
     assert code == 0 and "done" in said and "–" in said
 
@@ -285,10 +312,13 @@ def test_an_undefined_score_is_recorded(run, tmp_path):
 # Other terminals, another device -------------------------------------------------------------------------------------
 
 @pytest.mark.any_names
-@pytest.mark.parametrize("settings", [dict(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0"), dict(PYTHONIOENCODING="latin-1", COLUMNS="40", NO_COLOR="1")], ids=["C", "narrow"])
+@pytest.mark.parametrize("settings",
+                         [dict(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0"),
+                          dict(PYTHONIOENCODING="latin-1", COLUMNS="40", NO_COLOR="1")], ids=["C", "narrow"])
 def test_a_report_survives_any_terminal(settings, tmp_path):
     (tmp_path/"Käse.txt").write_text("\n".join(SENTENCES[:20]), encoding="utf-8")
-    done = start("measure", "--model", "tiny-bert", "--text", "Käse.txt", "--no-progress", cwd=tmp_path, env={**os.environ, **settings})
+    done = start("measure", "--model", "tiny-bert", "--text", "Käse.txt", "--no-progress", cwd=tmp_path,
+                 env={**os.environ, **settings})
     values = json.loads((tmp_path/"isotropy/isotropy.json").read_text(encoding="utf-8"))["measures"]["tiny-bert"]
     assert done.returncode == 0 and "Käse" in (tmp_path/"isotropy/isotropy.html").read_text(encoding="utf-8")
     assert all(f"{values[layer]['mean_cosine']:.3f}".encode() in done.stdout for layer in "012")
@@ -297,7 +327,8 @@ def test_a_report_survives_any_terminal(settings, tmp_path):
 
 def test_a_reader_that_stops_early_is_no_mistake(tmp_path):
     command = f"{sys.executable} -c 'from istar_nb.cli import main; main()' tasks | true"
-    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, encoding="utf-8", cwd=tmp_path, timeout=300)
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, encoding="utf-8",
+                          cwd=tmp_path, timeout=300)
     assert "Broken pipe" not in done.stderr and "Traceback" not in done.stderr
 
 
@@ -313,7 +344,8 @@ def test_a_model_is_measured_on_the_accelerator(measure, monkeypatch):
     with Accelerator(): there = found()
     assert seen == ["cpu", "sim"]
     for layer, summary in here.items():
-        for name, value in summary.items(): assert there[layer][name] == pytest.approx(value, rel=1e-3, abs=1e-4), (layer, name)
+        for name, value in summary.items():
+            assert there[layer][name] == pytest.approx(value, rel=1e-3, abs=1e-4), (layer, name)
 
 
 def test_a_saved_model_with_its_layer_is_fine_tuned_again(run):
@@ -322,7 +354,8 @@ def test_a_saved_model_with_its_layer_is_fine_tuned_again(run):
     ClsModel(model, 3, make_transform("isobn", dim=32)).save_pretrained("saved")
     tokenizer.save_pretrained("saved")
     for method in ("isobn", "none"):
-        code, said = run("train", "--model", "saved", "--method", method, "--limit", "64", "--epochs", "1", "--no-progress")
+        code, said = run("train", "--model", "saved", "--method", method, "--limit", "64", "--epochs", "1",
+                         "--no-progress")
         assert code == 0, said
     code, said = run("measure", "--model", "saved", "--task", "stdlib-docs", "--limit", "20", "--no-progress")
     assert code == 0, said

@@ -34,7 +34,8 @@ def penalty_and_gradient(states, cov_ref, zeta):
 splits = [(first, zeta) for first in (25, 40, 45, 50) for zeta in (0., 0.2)]
 
 
-def global_penalties(rank, cov_ref): return [penalty_and_gradient(share(cloud(), rank, first), cov_ref, zeta) for first, zeta in splits]
+def global_penalties(rank, cov_ref):
+    return [penalty_and_gradient(share(cloud(), rank, first), cov_ref, zeta) for first, zeta in splits]
 
 
 def test_penalty_and_gradient_are_those_of_the_global_batch(tmp_path):
@@ -79,7 +80,8 @@ def test_every_process_finds_the_same_errors(tmp_path):
     for text, a, b in zip(kinds.values(), *on_two(errors, folder=tmp_path), strict=True): assert a == b and text in a
 
 
-def run_training(rank, config, root): return train(config, root, checkpoints=f"{root}/checkpoints", progress=False).status
+def run_training(rank, config, root):
+    return train(config, root, checkpoints=f"{root}/checkpoints", progress=False).status
 
 
 def test_two_processes_train_like_one(tmp_path):
@@ -90,11 +92,13 @@ def test_two_processes_train_like_one(tmp_path):
     model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.
     model.save_pretrained(tmp_path/"model")
     tokenizer.save_pretrained(tmp_path/"model")
-    config = RunConfig(model=str(tmp_path/"model"), method="istar", lam=-0.5, limit=330, epochs=2, lr=1e-3, accumulate=1, reference_points=4000)
+    config = RunConfig(model=str(tmp_path/"model"), method="istar", lam=-0.5, limit=330, epochs=2, lr=1e-3,
+                       accumulate=1, reference_points=4000)
     one = train(config, tmp_path/"one", checkpoints=tmp_path/"one"/"checkpoints", progress=False)
     on_two(run_training, config, str(tmp_path/"two"), folder=tmp_path, connected=False)
     two = find_record(tmp_path/"two", config.id)
     assert two.environment["processes"] == 2 and len(one.steps) == len(two.steps) == 2
     for a, b in zip(one.steps, two.steps):
-        for name in ("task_loss", "penalty", "grad_norm", "batch_isoscore"): assert a[name] == pytest.approx(b[name], rel=2e-4, abs=1e-5), name
+        for name in ("task_loss", "penalty", "grad_norm", "batch_isoscore"):
+            assert a[name] == pytest.approx(b[name], rel=2e-4, abs=1e-5), name
     for a, b in zip(one.epochs, two.epochs): assert a["isoscore"] == pytest.approx(b["isoscore"], abs=1e-5)

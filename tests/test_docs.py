@@ -51,10 +51,12 @@ class Result(_Value):
 '''
 
 
-def code(source, *outputs): return {"cell_type": "code", "source": source, "metadata": {}, "outputs": list(outputs), "execution_count": None}
+def code(source, *outputs):
+    return {"cell_type": "code", "source": source, "metadata": {}, "outputs": list(outputs), "execution_count": None}
 def prose(source): return {"cell_type": "markdown", "source": source, "metadata": {}}
 def text(value): return {"output_type": "stream", "name": "stdout", "text": value}
-def data(**forms): return {"output_type": "display_data", "metadata": {}, "data": {k.replace("__", "/"): v for k, v in forms.items()}}
+def data(**forms):
+    return {"output_type": "display_data", "metadata": {}, "data": {k.replace("__", "/"): v for k, v in forms.items()}}
 def cell(raw): return Cell(nbformat.from_dict(raw))
 
 
@@ -62,7 +64,8 @@ def cell(raw): return Cell(nbformat.from_dict(raw))
 def repo(tmp_path):
     "A repository with one module, its notebook, an experiment and a start page; `write` adds a notebook."
     for part in ("assets", "katex", "overrides", "mkdocs.yml"):
-        (shutil.copytree if (ROOT/"docs"/part).is_dir() else shutil.copy)(ROOT/"docs"/part, (tmp_path/"docs").mkdir(exist_ok=True) or tmp_path/"docs"/part)
+        (shutil.copytree if (ROOT/"docs"/part).is_dir()
+         else shutil.copy)(ROOT/"docs"/part, (tmp_path/"docs").mkdir(exist_ok=True) or tmp_path/"docs"/part)
     for folder in ("lib", "nbs/experiments"): (tmp_path/folder).mkdir(parents=True)
     settings = (ROOT/"settings.ini").read_text(encoding="utf-8")
     (tmp_path/"settings.ini").write_text(re.sub(r"^lib_path = .*$", "lib_path = lib", settings, flags=re.M))
@@ -70,27 +73,37 @@ def repo(tmp_path):
     definitions = MODULE.split("\n\n")
     write(tmp_path, "00_scores", code("#| default_exp scores"), prose("# Scores of things\n\n> Short"),
           prose("The `score` and $a_i*b_i*c$\n\n- [there](experiments/one.ipynb#A-Heading)"),
-          code("import torch\nfrom pathlib import Path"), code("#| export\n" + definitions[1]), code("#| export\n" + definitions[2]),
-          code("assert score([]) == []"), code("for i in range(3):\n    assert i < 3"), code("assert seen\nseen", text("seen")),
+          code("import torch\nfrom pathlib import Path"), code("#| export\n" + definitions[1]),
+          code("#| export\n" + definitions[2]),
+          code("assert score([]) == []"), code("for i in range(3):\n    assert i < 3"),
+          code("assert seen\nseen", text("seen")),
           code("#| hide\nsecret = 1", text("secret")), code("#| echo: false\nsilent = 1", text("\x1b[31mheard\x1b[0m")),
-          code("frame", data(text__html='<div>\n<style scoped>td{}</style><table border="1" class="dataframe"><tr><td>7</td></tr></table>\n</div>', text__plain="7")),
-          code("#| fig-alt: The score of [x] rises with n\nax", data(text__plain="<Axes: >"), data(image__png=PNG, text__plain="<Figure>")),
+          code("frame",
+               data(text__html='<div>\n<style scoped>td{}</style><table border="1" '
+                               'class="dataframe"><tr><td>7</td></tr></table>\n</div>', text__plain="7")),
+          code("#| fig-alt: The score of [x] rises with n\nax", data(text__plain="<Axes: >"),
+               data(image__png=PNG, text__plain="<Figure>")),
           code("#| fig-cap: It rises\n#| code-fold: true\nax", data(image__png=PNG)),
           code("slider", data(**{"application__vnd.jupyter.widget-view+json": "{}", "text__plain": "IntSlider()"})),
-          code("1/0", {"output_type": "error", "ename": "ZeroDivisionError", "evalue": "division by zero", "traceback": ["/somewhere"]}))
-    write(tmp_path, "experiments/one", prose("# One\n\n## A Heading\n\n[back](../00_scores.ipynb#score) [set](../../settings.ini)"))
-    write(tmp_path, "index", prose("# Start\n\n> Here\n\n[scores](00_scores.ipynb) and `[no](link)`"), code("ax", data(image__png=PNG)), code("2", data(text__plain="2")))
+          code("1/0", {"output_type": "error", "ename": "ZeroDivisionError", "evalue": "division by zero",
+                       "traceback": ["/somewhere"]}))
+    write(tmp_path, "experiments/one",
+          prose("# One\n\n## A Heading\n\n[back](../00_scores.ipynb#score) [set](../../settings.ini)"))
+    write(tmp_path, "index", prose("# Start\n\n> Here\n\n[scores](00_scores.ipynb) and `[no](link)`"),
+          code("ax", data(image__png=PNG)), code("2", data(text__plain="2")))
     return tmp_path
 
 
 def write(root, name, *cells):
-    (root/"nbs"/f"{name}.ipynb").write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}))
+    (root/"nbs"/f"{name}.ipynb").write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4,
+                                                        "nbformat_minor": 4}))
 
 
 def build(root):
     "The site's pages of the notebook and of the module."
     docs.build_site(root, root/"site")
-    return [BeautifulSoup((root/"site"/name).read_text(encoding="utf-8"), "html.parser").article for name in ("explanation/scores.html", "reference/scores.html")]
+    return [BeautifulSoup((root/"site"/name).read_text(encoding="utf-8"), "html.parser").article
+            for name in ("explanation/scores.html", "reference/scores.html")]
 
 
 def test_a_notebook_page(repo, capsys):
@@ -98,12 +111,17 @@ def test_a_notebook_page(repo, capsys):
     said = capsys.readouterr()
     assert said.out.startswith("site/index.html: ") and said.out.count("\n") == 1 and not said.err
     links = {a.text: a.get("href") for a in page.find_all("a")}
-    assert links["there"] == "../evidence/one.html#a-heading" and links["score"] == links["Reference of lib.scores"] + "#score"
-    assert links["Download the notebook"] == "../notebooks/00_scores.ipynb" and (repo/"site"/"notebooks"/"00_scores.ipynb").exists()
-    assert page.find(class_="arithmatex").text == r"\(a_i*b_i*c\)" and page.find(id="score") and "def score(" in page.text
+    assert (links["there"] == "../evidence/one.html#a-heading"
+            and links["score"] == links["Reference of lib.scores"] + "#score")
+    assert (links["Download the notebook"] == "../notebooks/00_scores.ipynb"
+            and (repo/"site"/"notebooks"/"00_scores.ipynb").exists())
+    assert (page.find(class_="arithmatex").text == r"\(a_i*b_i*c\)" and page.find(id="score")
+            and "def score(" in page.text)
     assert "heard" in page.text and "secret" not in page.text and "silent" not in page.text and "\x1b" not in page.text
-    assert page.find("table", class_="dataframe").text.strip() == "7" and not page.find("style") and "Axes" not in page.text
-    assert [image["alt"] for image in page.find_all("img")] == ["The score of [x] rises with n", "It rises"] and page.figcaption.text == "It rises"
+    assert (page.find("table", class_="dataframe").text.strip() == "7" and not page.find("style")
+            and "Axes" not in page.text)
+    assert ([image["alt"] for image in page.find_all("img")] == ["The score of [x] rises with n", "It rises"]
+            and page.figcaption.text == "It rises")
     assert "Open this notebook in JupyterLab" in page.text and "IntSlider" not in page.text
     assert page.find(class_="error").text == "ZeroDivisionError: division by zero"
 
@@ -114,7 +132,8 @@ def test_what_only_prepares_or_checks_is_folded(repo):
     assert list(folds) == ["Show setup", "Show tests", "Show code"]
     assert "import torch" in folds["Show setup"] and "def" not in folds["Show setup"]
     assert "score([])" in folds["Show tests"] and "i < 3" in folds["Show tests"] and "seen" not in folds["Show tests"]
-    assert cell(code("rng = 1\ndef error_of(f): return f")).fold == "Show setup" and not cell(code("x = 1\nassert x")).fold
+    assert (cell(code("rng = 1\ndef error_of(f): return f")).fold == "Show setup"
+            and not cell(code("x = 1\nassert x")).fold)
 
 
 def test_a_reference_page(repo):
@@ -129,10 +148,13 @@ def test_a_reference_page(repo):
 
 def test_search_and_contents(repo):
     build(repo)
-    entries = {e["location"]: e["text"] for e in json.loads((repo/"site"/"search"/"search_index.json").read_text(encoding="utf-8"))["docs"]}
-    assert {"reference/scores.html#score", "reference/scores.html#Result.merge", "evidence/one.html#a-heading"} <= set(entries)
+    entries = {e["location"]: e["text"]
+               for e in json.loads((repo/"site"/"search"/"search_index.json").read_text(encoding="utf-8"))["docs"]}
+    assert {"reference/scores.html#score", "reference/scores.html#Result.merge",
+            "evidence/one.html#a-heading"} <= set(entries)
     assert "heard" not in "".join(entries.values())
-    toc = BeautifulSoup((repo/"site"/"reference"/"scores.html").read_text(encoding="utf-8"), "html.parser").find(attrs={"data-md-component": "toc"})
+    toc = BeautifulSoup((repo/"site"/"reference"/"scores.html").read_text(encoding="utf-8"),
+                        "html.parser").find(attrs={"data-md-component": "toc"})
     assert [a["href"] for a in toc.find_all("a")] == ["#score", "#Result", "#Result.merge"]
 
 
@@ -155,7 +177,8 @@ def test_readme(repo, capsys):
     assert (repo/"docs"/"images"/"readme-1.png").read_bytes() == base64.b64decode(PNG)
     before = (repo/"README.md").stat().st_mtime_ns
     docs.write_readme(repo)
-    assert (repo/"README.md").stat().st_mtime_ns == before and capsys.readouterr().out == "wrote docs/images/readme-1.png\nwrote README.md\n"
+    assert ((repo/"README.md").stat().st_mtime_ns == before
+            and capsys.readouterr().out == "wrote docs/images/readme-1.png\nwrote README.md\n")
     write(repo, "index", prose("# Start"))
     docs.write_readme(repo)
     assert not list((repo/"docs"/"images").iterdir())
@@ -181,7 +204,8 @@ def test_cells():
     shell = cell(code("!istar measure\n!istar runs"))
     assert (shell.source, shell.language) == ("istar measure\nistar runs", "sh")
     assert plain("0%\r50%\r100%\n\x1b[1mok\x1b[0m") == "100%\nok"
-    assert docs.relink("[a](b) `[c](d)` [`e`](f)\n```\n[g](h)\n```", str.upper) == "[a](B) `[c](d)` [`e`](F)\n```\n[g](h)\n```"
+    assert docs.relink("[a](b) `[c](d)` [`e`](f)\n```\n[g](h)\n```",
+                       str.upper) == "[a](B) `[c](d)` [`e`](F)\n```\n[g](h)\n```"
 
 
 # ---- the real site
@@ -204,7 +228,8 @@ def test_nothing_is_fetched_from_elsewhere_and_katex_only_where_it_is_needed(sit
 @pytest.mark.skipif(not shutil.which("node"), reason="node is not installed: the formulas are not compiled")
 def test_every_formula_compiles(site):
     "KaTeX itself accepts every formula of the site."
-    pages = [BeautifulSoup(text, "html.parser") for path in site.rglob("*.html") if "arithmatex" in (text := path.read_text(encoding="utf-8"))]
+    pages = [BeautifulSoup(text, "html.parser")
+             for path in site.rglob("*.html") if "arithmatex" in (text := path.read_text(encoding="utf-8"))]
     found = [formula.text.strip()[2:-2] for page in pages for formula in page.find_all(class_="arithmatex")]
     script = f"const k = require({json.dumps(str(ROOT/'docs'/'katex'/'katex.min.js'))});" + """
       for (const f of JSON.parse(require('fs').readFileSync(0))) try { k.renderToString(f, {displayMode: true, strict: false}) } catch (e) { console.log(e.message) }"""
@@ -222,7 +247,8 @@ def page(site):
 @needs_chromium
 def test_formulas_are_drawn_from_files(site, page):
     page.open((site/"explanation"/"scores.html").as_uri())
-    assert page.run("document.querySelectorAll('.katex').length") > 20 and not page.run("document.querySelectorAll('.katex-error').length")
+    assert (page.run("document.querySelectorAll('.katex').length") > 20
+            and not page.run("document.querySelectorAll('.katex-error').length"))
 
 
 @needs_chromium
@@ -238,7 +264,8 @@ def test_links_to_the_next_page_can_be_read_in_the_dark(site, page):
 
 def luminance(colour):
     "Relative luminance of red, green and blue in 0…255."
-    parts = [value/12.92 if value <= 0.04045 else ((value + 0.055)/1.055)**2.4 for value in (part/255 for part in colour[:3])]
+    parts = [value/12.92 if value <= 0.04045 else ((value + 0.055)/1.055)**2.4
+             for value in (part/255 for part in colour[:3])]
     return sum(weight*part for weight, part in zip((0.2126, 0.7152, 0.0722), parts))
 
 
@@ -251,5 +278,6 @@ def test_search_finds(site, page, words):
 
 def test_every_figure_says_what_it_shows():
     notebooks = [path for path in (ROOT/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts]
-    alts = [(path.stem, cell.alt) for path in notebooks for cell in cells(path) if cell.is_code and any(kind == "picture" for kind, _ in cell.outputs)]
+    alts = [(path.stem, cell.alt) for path in notebooks
+            for cell in cells(path) if cell.is_code and any(kind == "picture" for kind, _ in cell.outputs)]
     assert len(alts) > 80 and [name for name, alt in alts if len(alt.split()) < 5] == []

@@ -37,7 +37,8 @@ def test_a_page_shows_its_claims(page, claims):
 
 def test_the_findings_show_every_claim_and_the_sentences(claims):
     stored = texts("findings")
-    for c in claims: assert claims_table([c], linked=True).splitlines()[-1] in stored, f"run the notebook findings again: {c.name}"
+    for c in claims:
+        assert claims_table([c], linked=True).splitlines()[-1] in stored, f"run the notebook findings again: {c.name}"
     for sentence in sentences(claims): assert sentence in stored, "run the notebook findings again"
 
 
@@ -51,9 +52,11 @@ def test_a_page_answers_first(page):
     cells = cells_of(page)
     title = "".join(cells[0]["source"])
     assert re.match(r"# [^\n]+\?\n\n> ", title), "the title is the question"
-    kinds = [kind for cell in cells for o in cell.get("outputs", []) for kind in ("text/markdown", "image/png") if kind in o.get("data", {})]
+    kinds = [kind for cell in cells for o in cell.get("outputs", [])
+             for kind in ("text/markdown", "image/png") if kind in o.get("data", {})]
     assert kinds[:3] == ["text/markdown", "image/png", "text/markdown"], "the answer, one figure, one table"
-    second = next("".join(cell["source"]) for cell in cells[1:] if cell["cell_type"] == "markdown" and "\n## " in "\n" + "".join(cell["source"]))
+    second = next("".join(cell["source"]) for cell in cells[1:] if cell["cell_type"] == "markdown"
+                  and "\n## " in "\n" + "".join(cell["source"]))
     assert second and all("exec(" not in "".join(cell["source"]) for cell in cells)
 
 
@@ -87,9 +90,11 @@ def test_an_unknown_page_and_a_folder_without_records_are_errors_that_say_so(tmp
 def test_intervals_over_sentences_are_those_of_the_records_at_hand():
     "Every comparison that the records allow has one, of as many seeds, around the mean difference that the scores have."
     evidence = opened()
-    stored, here = json.loads((root/"results"/"crossed.json").read_text(encoding="utf-8")), sentence_comparisons(evidence)
+    stored, here = (json.loads((root/"results"/"crossed.json").read_text(encoding="utf-8")),
+                    sentence_comparisons(evidence))
     assert stored.keys() == here.keys(), "run tools/crossed.py again"
     for name, (runs, baselines) in here.items():
         kept, mean = stored[name], (runs.score - baselines.score).mean()
-        assert kept["seeds"] == len(runs) and kept["mean"] == pytest.approx(mean, abs=2e-6), f"run tools/crossed.py again: {name}"
+        assert (kept["seeds"] == len(runs)
+                and kept["mean"] == pytest.approx(mean, abs=2e-6)), f"run tools/crossed.py again: {name}"
         assert kept["low"] < kept["mean"] < kept["high"]

@@ -41,7 +41,8 @@ def page(folder):
 
 def maths(page, call):
     "What a function of maths.js returns; typed arrays come as lists."
-    return page.run(f"JSON.parse(JSON.stringify(explore.maths.{call}, (key, value) => ArrayBuffer.isView(value) ? [...value] : value))")
+    return page.run(f"JSON.parse(JSON.stringify(explore.maths.{call}, "
+                    "(key, value) => ArrayBuffer.isView(value) ? [...value] : value))")
 
 
 def reading(page, name): return page.text(f"#{name} .reading")
@@ -52,7 +53,8 @@ def numbers(sentence): return [float(number.replace("−", "-")) for number in r
 
 # ---- a spectrum
 
-@pytest.mark.parametrize("variances, zeta", [([10, 6, 4, 4, 1, 1], 0), ([5, 5, 5, 0, 0, 0], 0), ([10, 0, 0, 0, 0, 0], 0.35), ([1e-3, 2, 3, 4, 5, 6], 1)])
+@pytest.mark.parametrize("variances, zeta", [([10, 6, 4, 4, 1, 1], 0), ([5, 5, 5, 0, 0, 0], 0),
+                                             ([10, 0, 0, 0, 0, 0], 0.35), ([1e-3, 2, 3, 4, 5, 6], 1)])
 @pytest.mark.parametrize("reference", ex.references)
 def test_a_spectrum_has_the_same_numbers(page, variances, zeta, reference):
     theirs = maths(page, f"spectrumNumbers({variances}, {list(ex.references[reference])}, {zeta})")
@@ -74,7 +76,8 @@ def test_a_preset_and_a_dragged_bar(page):
     page.run("[...document.querySelectorAll('#spectrum button')].find(b => b.textContent === 'three of six').click()")
     values = ex.defaults_of("spectrum") | ex.presets["spectrum"]["three of six"]
     assert reading(page, "spectrum") == ex.draw_spectrum(**values)[1]
-    left, top, width, height = page.run("(r => [r.x, r.y, r.width, r.height])(document.querySelector('#spectrum svg').getBoundingClientRect())")
+    left, top, width, height = page.run("(r => [r.x, r.y, r.width, r.height])(document.querySelector('#spectrum "
+                                        "svg').getBoundingClientRect())")
     page.drag((left + width/2, top + height*0.8), (left + width/2, top + height*0.3))
     dragged = page.run("['v3', 'v4'].map(name => Number(document.getElementById('spectrum-' + name).value))")
     assert dragged != [5, 0]
@@ -82,7 +85,8 @@ def test_a_preset_and_a_dragged_bar(page):
 
 
 def test_what_cannot_be_scored_is_said(page):
-    page.run("for (let i = 1; i <= 6; i++) { const s = document.getElementById('spectrum-v' + i); s.value = 0; s.dispatchEvent(new Event('input')) }")
+    page.run("for (let i = 1; i <= 6; i++) { const s = document.getElementById('spectrum-v' + i); s.value = 0; "
+             "s.dispatchEvent(new Event('input')) }")
     page.press("Home", "#spectrum-zeta")
     with pytest.raises(ValueError) as error: ex.spectrum_numbers([0]*6, [4]*6)
     assert reading(page, "spectrum") == str(error.value)
@@ -113,14 +117,16 @@ def test_keys_on_the_number_of_points(page):
     page.wait("document.querySelector('#batches .reading').textContent.startsWith('True')")
     sentence = reading(page, "batches")
     assert sentence == ex.draw_batches(**values | dict(n=20))[1]
-    rows = np.array(page.run("[...document.querySelectorAll('#batches tbody tr')].map(r => [...r.querySelectorAll('td')].map(c => c.textContent.replace('−', '-')))"), float)
+    rows = np.array(page.run("[...document.querySelectorAll('#batches tbody tr')].map(r => "
+                             "[...r.querySelectorAll('td')].map(c => c.textContent.replace('−', '-')))"), float)
     truth = numbers(sentence)[0]
     assert rows[:, 1] == pytest.approx(rows[:, 0] - truth, abs=2e-3)
 
 
 # ---- a barcode
 
-clouds = [dict(clusters=c, points=n, spread=s, seed=seed) for c, n, s, seed in [(4, 20, 0.1, 0), (1, 4, 0.5, 3), (2, 25, 0.04, 1), (5, 40, 0.06, 2), (8, 40, 0.3, 9)]]
+clouds = [dict(clusters=c, points=n, spread=s, seed=seed)
+          for c, n, s, seed in [(4, 20, 0.1, 0), (1, 4, 0.5, 3), (2, 25, 0.04, 1), (5, 40, 0.06, 2), (8, 40, 0.3, 9)]]
 
 @pytest.mark.parametrize("places", clouds, ids=lambda p: f"{p['clusters']} clusters")
 @pytest.mark.parametrize("selection", ["atienza", "released", "none"])
@@ -131,15 +137,18 @@ def test_a_barcode_has_the_same_numbers(page, places, selection):
     theirs, found = page.run(f"explore.topology.barcode({x}, '{selection}')"), ex.barcode(mine, selection)
     assert sorted(theirs["bars"]) == pytest.approx(sorted(found.bars.tolist()), rel=1e-12)
     assert {tuple(sorted(e)) for e in theirs["edges"]} == {tuple(sorted(e)) for e in found.edges.tolist()}
-    assert [theirs["bars"][k] for k in theirs["features"]] == pytest.approx(found.bars[found.features].tolist(), rel=1e-12)
-    assert theirs["entropy"] == pytest.approx(found.entropy, abs=1e-12) and np.array(theirs["gradient"]) == pytest.approx(found.gradient.numpy(), abs=1e-12)
+    assert ([theirs["bars"][k] for k in theirs["features"]]
+            == pytest.approx(found.bars[found.features].tolist(), rel=1e-12))
+    assert (theirs["entropy"] == pytest.approx(found.entropy, abs=1e-12)
+            and np.array(theirs["gradient"]) == pytest.approx(found.gradient.numpy(), abs=1e-12))
     after = page.run(f"explore.topology.climbed({x}, '{selection}', 0.1, 5)")
     assert np.array(after) == pytest.approx(ex.climbed(mine, selection, 0.1, 5).numpy(), abs=1e-10)
 
 
 def test_the_selection_agrees_on_random_barcodes(page):
     rng = np.random.default_rng(0)
-    bars = [sorted(np.exp(rng.normal(0, rng.uniform(0.1, 2), rng.integers(1, 30))).tolist(), reverse=True) for _ in range(300)]
+    bars = [sorted(np.exp(rng.normal(0, rng.uniform(0.1, 2), rng.integers(1, 30))).tolist(), reverse=True)
+            for _ in range(300)]
     for selection in ("atienza", "released"):
         theirs = page.run(f"{json.dumps(bars)}.map(s => explore.topology.countFeatures(s, '{selection}'))")
         assert theirs == [len(select_bars(torch.tensor(s, dtype=torch.float64), selection)) for s in bars]
@@ -151,7 +160,8 @@ def test_gradient_steps_and_a_dragged_point(page):
     for _ in range(3): page.press("Enter", "#barcode button")
     page.press("ArrowRight", "#barcode-rate")
     assert reading(page, "barcode") == ex.draw_barcode(**values | dict(steps=3, rate=0.12))[1]
-    x, y = page.run("(r => [r.x + r.width/2, r.y + r.height/2])(document.querySelector('#barcode circle.point').getBoundingClientRect())")
+    x, y = page.run("(r => [r.x + r.width/2, r.y + r.height/2])(document.querySelector('#barcode "
+                    "circle.point').getBoundingClientRect())")
     page.drag((x, y), (x, y - 30))
     moved = reading(page, "barcode")
     assert page.run("document.getElementById('barcode-steps').value") == "0" and moved != ex.draw_barcode(**values)[1]
@@ -168,7 +178,8 @@ def runs(): return rex.compact_runs(root/"results"/"runs")
 
 def chosen(page, **choices):
     for key, value in choices.items():
-        page.run(f"(s => {{ s.value = {json.dumps(value)}; s.dispatchEvent(new Event('input')) }})(document.getElementById('runs-{key}'))")
+        page.run(f"(s => "
+                 f"{{ s.value = {json.dumps(value)}; s.dispatchEvent(new Event('input')) }})(document.getElementById('runs-{key}'))")
     return reading(page, "runs")
 
 
@@ -181,17 +192,21 @@ def test_every_choice_of_runs_has_the_same_table(page, runs):
                     points = rex.run_points(runs, data, method, layer, seed)
                     call = f"explore.runs.runPoints(explore.data.runs, {json.dumps(dict(data=data, method=method, layer=layer, seed=seed))})"
                     theirs = page.run(f"explore.runs.runTable({call})")
-                    assert [[x if x is None else pytest.approx(x, abs=1e-12) for x in row] for row in rex.run_table(points)] == theirs
+                    assert [[x if x is None else pytest.approx(x, abs=1e-12) for x in row]
+                            for row in rex.run_table(points)] == theirs
 
 
 def test_choices_among_the_runs(page, runs):
     values = {key: choice.value for key, choice in rex.run_controls(runs).items()}
     assert reading(page, "runs") == rex.draw_runs(runs, **values)[1]
-    assert chosen(page, method="cosreg", show="differences") == rex.draw_runs(runs, **values | dict(method="cosreg", show="differences"))[1]
+    assert chosen(page, method="cosreg",
+                  show="differences") == rex.draw_runs(runs, **values | dict(method="cosreg", show="differences"))[1]
     rows = rex.run_table(rex.run_points(runs, values["data"], "cosreg"))
-    text = page.run("[...document.querySelectorAll('#runs tbody tr')].map(r => [...r.children].map(c => c.textContent))")
+    text = page.run("[...document.querySelectorAll('#runs tbody tr')].map(r => [...r.children].map(c => "
+                    "c.textContent))")
     assert [(row[0], int(row[1])) for row in text] == [(runs["settings"][row[0]]["label"], row[1]) for row in rows]
-    assert [numbers(row[4])[:1] for row in text] == [[] if row[5] is None else [pytest.approx(row[5], abs=6e-5)] for row in rows]
+    assert ([numbers(row[4])[:1] for row in text]
+            == [[] if row[5] is None else [pytest.approx(row[5], abs=6e-5)] for row in rows])
     with pytest.raises(ValueError, match="no layer") as error: rex.run_points(runs, "scratch on cola", layer="6")
     assert chosen(page, data="scratch on cola", method="all", layer="6", show="scores") == str(error.value)
 
@@ -201,7 +216,8 @@ def test_choices_among_the_runs(page, runs):
 def test_every_control_has_a_label(page):
     unlabelled = "[...document.querySelectorAll('.explorer :is(input, select)')].filter(e => !e.labels.length).map(e => e.outerHTML)"
     assert page.run(unlabelled) == []
-    assert page.run("[...document.querySelectorAll('.explorer')].every(e => e.querySelector('[aria-live]') && e.querySelector('noscript'))")
+    assert page.run("[...document.querySelectorAll('.explorer')].every(e => e.querySelector('[aria-live]') && "
+                    "e.querySelector('noscript'))")
     assert page.run("[...document.querySelectorAll('.explorer svg')].every(e => e.getAttribute('aria-label'))")
 
 
@@ -214,7 +230,8 @@ def test_a_phone_needs_no_sideways_scrolling(folder):
 def test_figures_for_readers_without_scripts(folder):
     page = (folder/"index.html").read_text(encoding="utf-8")
     images = re.findall(r'<noscript><img src="([^"]+)" alt="[^"]{30,}', page)
-    assert len(images) == page.count('class="explorer"') and all((folder/name).read_bytes()[:4] == b"\x89PNG" for name in images)
+    assert (len(images) == page.count('class="explorer"')
+            and all((folder/name).read_bytes()[:4] == b"\x89PNG" for name in images))
 
 
 # ---- a file of the reader's own
@@ -240,11 +257,13 @@ points[:, 5] = 9*points[:, 5] + 40
 wide = np.random.default_rng(1).standard_normal((9, 70))
 
 
-@pytest.mark.parametrize("x", [points, np.asfortranarray(points), points.astype("float32"), points.astype("float16"), points.astype(">f8"), points*1e30, wide, np.asfortranarray(wide.astype("float16"))])
+@pytest.mark.parametrize("x", [points, np.asfortranarray(points), points.astype("float32"), points.astype("float16"),
+                               points.astype(">f8"), points*1e30, wide, np.asfortranarray(wide.astype("float16"))])
 def test_a_file_has_the_numbers_of_python(page, tmp_path, x):
     sentence, rows = measured(page, saved(tmp_path, x)), torch.tensor(x.astype("float64"))
     score, error, _ = (float(value) for value in isoscore_with_error(rows))
-    assert sentence.startswith(f"{len(x)} points in {x.shape[1]} dimensions") and cell(page, 3) == pytest.approx([score, error], abs=6e-5)
+    assert (sentence.startswith(f"{len(x)} points in {x.shape[1]} dimensions")
+            and cell(page, 3) == pytest.approx([score, error], abs=6e-5))
     assert cell(page, 1) == pytest.approx([float(isoscore(rows))], abs=6e-5)
     shares, outliers = spectrum(rows), outlier_dimensions(rows)
     assert cell(page, 4) == pytest.approx([100*float(shares[0]), 100*float(shares[:10].sum())], abs=0.06)
@@ -267,13 +286,17 @@ header = b"\x93NUMPY\x01\x00v\x00"
     ("text", b"hello, this is no array", "This is not a .npy file"), ("empty", b"", "This is not a .npy file"),
     ("archive", b"PK\x03\x04" + bytes(50), "This is an archive (.npz)"),
     ("integers", np.ones((9, 3), int), "The array has dtype int64: save float16, float32 or float64"),
-    ("complex", np.ones((9, 3), complex), "The array has dtype complex128"), ("bools", np.ones((9, 3), bool), "The array has dtype bool: save"),
+    ("complex", np.ones((9, 3), complex), "The array has dtype complex128"),
+    ("bools", np.ones((9, 3), bool), "The array has dtype bool: save"),
     ("records", np.zeros(9, [("a", "f4")]), "The array is one of records or objects"),
-    ("vector", np.ones(9), "The array has shape (9): it must be (n, d)"), ("tokens", np.ones((2, 3, 4)), "The array has shape (2, 3, 4)"),
+    ("vector", np.ones(9), "The array has shape (9): it must be (n, d)"),
+    ("tokens", np.ones((2, 3, 4)), "The array has shape (2, 3, 4)"),
     ("few", np.ones((4, 3)), "The array has 4 points (rows)"), ("line", np.ones((9, 1)), "The array has 1 dimension"),
-    ("nan", np.full((9, 3), np.nan), "The array has values that are not finite"), ("infinite", np.full((9, 3), np.inf, "float16"), "The array has values that are not finite"),
+    ("nan", np.full((9, 3), np.nan), "The array has values that are not finite"),
+    ("infinite", np.full((9, 3), np.inf, "float16"), "The array has values that are not finite"),
     ("constant", np.ones((9, 3)), "The array has zero variance"),
-    ("short", header + b"{'descr': '<f8', 'fortran_order': False, 'shape': (9, 3), }".ljust(117) + b"\n" + bytes(100), "The file is cut off: 216 bytes of numbers were announced and 100 are there."),
+    ("short", header + b"{'descr': '<f8', 'fortran_order': False, 'shape': (9, 3), }".ljust(117) + b"\n" + bytes(100),
+     "The file is cut off: 216 bytes of numbers were announced and 100 are there."),
 ])
 def test_a_bad_file_is_said_to_be_bad(page, tmp_path, name, content, message):
     if isinstance(content, bytes): (tmp_path/f"{name}.npy").write_bytes(content)

@@ -14,7 +14,9 @@ ROOT = Path(__file__).resolve().parents[1]
 pages = [ROOT/"nbs"/"start.ipynb", *sorted((ROOT/"nbs"/"howto").glob("*.ipynb"))]
 
 
-def cells(path, kind): return ["".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == kind]
+def cells(path, kind):
+    return ["".join(cell["source"])
+            for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == kind]
 
 
 @pytest.mark.parametrize("path", pages, ids=lambda path: path.stem)
@@ -36,7 +38,8 @@ def put_before(module, line, text):
 
 def istar(folder, words):
     "What `istar` of the package in a folder prints."
-    run = subprocess.run([sys.executable, "-c", "import sys; from istar_nb.cli import main; sys.exit(main())", *words], cwd=folder,
+    run = subprocess.run([sys.executable, "-c", "import sys; from istar_nb.cli import main; sys.exit(main())", *words],
+                         cwd=folder,
                          env=os.environ | dict(PYTHONPATH=str(folder)), capture_output=True, encoding="utf-8")
     assert not run.returncode, run.stdout + run.stderr
     return run.stdout
@@ -52,9 +55,11 @@ def test_a_task_is_a_row(tmp_path):
     for split in ("train", "validation"):
         path = tmp_path/"data"/"imdb"/f"{split}.jsonl.gz"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(gzip.compress("".join(json.dumps(dict(text=f"A film of {i} hours.", label=i % 2)) + "\n" for i in range(32)).encode()))
+        path.write_bytes(gzip.compress("".join(json.dumps(dict(text=f"A film of {i} hours.", label=i % 2)) + "\n"
+                                               for i in range(32)).encode()))
     assert "Maas et al. 2011" in istar(tmp_path, ["tasks"])
-    istar(tmp_path, "train --task imdb --model tiny-bert --epochs 1 --root records --data-dir data --no-progress".split())
+    istar(tmp_path,
+          "train --task imdb --model tiny-bert --epochs 1 --root records --data-dir data --no-progress".split())
     record, = (json.loads(path.read_text(encoding="utf-8")) for path in (tmp_path/"records").glob("*.json"))
     assert (record["config"]["task"], record["metric"], record["status"]) == ("imdb", "accuracy", "done")
 
@@ -74,15 +79,18 @@ def test_a_measure_is_a_function_a_value_and_a_name(tmp_path):
 def test_a_method_is_a_class_a_factory_and_a_row(tmp_path):
     "As the page prints them, put into a copy of the package."
     page = ROOT/"nbs"/"howto"/"5_method.ipynb"
-    defined = next(cell for cell in cells(page, "code") if cell.startswith("class VarianceShare")).replace("inb.Regularizer", "Regularizer")
+    defined = next(cell for cell in cells(page, "code")
+                   if cell.startswith("class VarianceShare")).replace("inb.Regularizer", "Regularizer")
     factory, row = re.findall(r"```python\n(.*?)```", "\n".join(cells(page, "markdown")), re.S)
     package = copied(tmp_path)
     put_before(package/"methods.py", "METHODS = {", f"{factory}\n")
     put_before(package/"methods.py", '    "none": Method(', row)
     with (package/"regularizers.py").open("a", encoding="utf-8") as file: file.write(f"\n\n{defined}\n")
 
-    command = next(re.findall(r"istar (train .*--method variance.*)", cell) for cell in cells(page, "markdown") if "--method variance" in cell)[0]
-    words = command.replace("minilm", "tiny-bert").split() + "--limit 64 --epochs 1 --max-length 16 --root records --no-progress".split()
+    command = next(re.findall(r"istar (train .*--method variance.*)", cell)
+                   for cell in cells(page, "markdown") if "--method variance" in cell)[0]
+    words = (command.replace("minilm", "tiny-bert").split()
+             + "--limit 64 --epochs 1 --max-length 16 --root records --no-progress".split())
     istar(tmp_path, words)
     record, = (json.loads(path.read_text(encoding="utf-8")) for path in (tmp_path/"records").glob("*.json"))
     assert (record["config"]["method"], record["config"]["lam"], record["status"]) == ("variance", 0.1, "done")

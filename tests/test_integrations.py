@@ -56,9 +56,12 @@ def tiny(family="bert", still=True, seed=0, task=texts.task):
 
 def trainer(folder, model, tokenizer, rows, *callbacks, collate=None, cls=IsotropyTrainer, penalty=None, **args):
     "A Trainer that prints nothing and reports to nobody."
-    args = TrainingArguments(**dict(dict(output_dir=str(folder), report_to="none", save_strategy="no", use_cpu=True, disable_tqdm=True, logging_steps=1, seed=0,
-                                         per_device_train_batch_size=16, max_grad_norm=1e9, learning_rate=2e-3), **args))
-    made = cls(model, args, train_dataset=rows, data_collator=collate or Collator(tokenizer), callbacks=list(callbacks), **(penalty or {}))
+    args = TrainingArguments(**dict(dict(output_dir=str(folder), report_to="none", save_strategy="no", use_cpu=True,
+                                         disable_tqdm=True, logging_steps=1, seed=0,
+                                         per_device_train_batch_size=16, max_grad_norm=1e9, learning_rate=2e-3),
+                                    **args))
+    made = cls(model, args, train_dataset=rows, data_collator=collate or Collator(tokenizer), callbacks=list(callbacks),
+               **(penalty or {}))
     made.remove_callback(PrinterCallback)
     return made
 
@@ -84,7 +87,8 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(family, smoothing, t
     for split in (halves, quarters):
         other, other_log, _ = gradient(tmp_path, parts, penalty=penalty, label_smoothing_factor=smoothing, **split)
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
-        assert all(abs(log[k] - other_log[k]) < 2e-4 for k in ("loss", "task_loss", "penalty"))    # transformers 4 rounds the loss to four digits
+        # transformers 4 rounds the loss to four digits
+        assert all(abs(log[k] - other_log[k]) < 2e-4 for k in ("loss", "task_loss", "penalty"))
     without, _, _ = gradient(tmp_path, parts, penalty=dict(regularizer=None), label_smoothing_factor=smoothing)
     assert (one - without).norm() > 0.05*without.norm()
 
@@ -117,7 +121,8 @@ def test_relative_strength_is_the_same_however_an_update_is_split(tmp_path):
             strength = RelativeStrength(0.5, average=1.)
             gradient(tmp_path, tiny(family), penalty=dict(regularizer=MeanSquare(), lam=strength), **split)
             found[family, name] = strength.norms[0]
-        assert 0.4 < found[family, "halves"]/found[family, "whole"] < 2.5    # of one half: another sample, not half of the sum
+        # of one half: another sample, not half of the sum
+        assert 0.4 < found[family, "halves"]/found[family, "whole"] < 2.5
 
 
 @pytest.mark.parametrize("kind", ["regression", "span"])
@@ -125,19 +130,23 @@ def test_other_heads(kind, tmp_path):
     from istar_nb.tasks import TASKS
     name = dict(regression="stsb", span="squad")[kind]
     model, tokenizer, rows = tiny(task=TASKS[name])
-    rows = [{k: v[:9] for k, v in row.items() if k != "labels"} for row in rows if len(row["input_ids"]) >= 9][:32]    # a span head's softmax is over padding too
+    # a span head's softmax is over padding too
+    rows = [{k: v[:9] for k, v in row.items() if k != "labels"} for row in rows if len(row["input_ids"]) >= 9][:32]
     def collate(batch):
         out = dict(Collator(tokenizer)(batch))    # the Trainer keeps only the columns that the model takes
         targets = torch.arange(len(batch)) % 4
-        return out | (dict(labels=targets.float()) if kind == "regression" else dict(start_positions=targets, end_positions=targets+1))
+        return out | (dict(labels=targets.float()) if kind == "regression"
+                      else dict(start_positions=targets, end_positions=targets+1))
     found = []
     for split in ({}, halves):
-        made = trainer(tmp_path, deepcopy(model), tokenizer, rows[:16], keep := KeepGradients(), collate=collate, max_steps=1, penalty=dict(regularizer=MeanSquare()), **split)
+        made = trainer(tmp_path, deepcopy(model), tokenizer, rows[:16], keep := KeepGradients(), collate=collate,
+                       max_steps=1, penalty=dict(regularizer=MeanSquare()), **split)
         made.train()
         found.append(keep.found)
     torch.testing.assert_close(*found, rtol=1e-3, atol=1e-5)
     for regularizer, ok in ((EntropyRegularizer(by_class=False), True), (EntropyRegularizer(), False)):
-        made = trainer(tmp_path, deepcopy(model), tokenizer, rows, collate=collate, max_steps=1, penalty=dict(regularizer=regularizer))
+        made = trainer(tmp_path, deepcopy(model), tokenizer, rows, collate=collate, max_steps=1,
+                       penalty=dict(regularizer=regularizer))
         if ok: made.train()
         else:
             with pytest.raises(ValueError, match="by_class=False"): made.train()
@@ -147,7 +156,8 @@ def test_other_heads(kind, tmp_path):
 def test_resumed_is_unbroken(at, tmp_path):
     def make():
         model, tokenizer, rows = tiny(still=False)
-        return trainer(tmp_path, model, tokenizer, rows, num_train_epochs=2, save_strategy="steps", save_steps=1, penalty=dict(regularizer=IStar(0.2, average=0.1), lam=RelativeStrength(-0.3, every=2)))
+        return trainer(tmp_path, model, tokenizer, rows, num_train_epochs=2, save_strategy="steps", save_steps=1,
+                       penalty=dict(regularizer=IStar(0.2, average=0.1), lam=RelativeStrength(-0.3, every=2)))
     whole = make()
     whole.train()
     folder = tmp_path/f"checkpoint-{at}"
@@ -160,7 +170,9 @@ def test_resumed_is_unbroken(at, tmp_path):
 
 def test_without_its_file_a_checkpoint_has_its_reference_made_anew(tmp_path):
     model, tokenizer, rows = tiny()
-    def make(): return trainer(tmp_path, deepcopy(model), tokenizer, rows, num_train_epochs=1, save_strategy="steps", save_steps=1, penalty=dict(regularizer=IStar(0.2)))
+    def make():
+        return trainer(tmp_path, deepcopy(model), tokenizer, rows, num_train_epochs=1, save_strategy="steps",
+                       save_steps=1, penalty=dict(regularizer=IStar(0.2)))
     make().train()
     (tmp_path/"checkpoint-2"/ReferenceCallback.file).unlink()
     again = make()
@@ -180,11 +192,13 @@ def test_a_reference_pass_leaves_no_trace(tmp_path):
     modes = [m.training for m in model.modules()]
     penalty = IStar(0.2, reference_points=200)    # stops before the end
     collect_reference(penalty, model, (collate(rows[i:i+16]) for i in range(0, 64, 16)))
-    assert torch.get_rng_state().equal(before[0]) and random.getstate() == before[1] and (np.random.get_state()[1] == before[2]).all()
+    assert (torch.get_rng_state().equal(before[0]) and random.getstate() == before[1]
+            and (np.random.get_state()[1] == before[2]).all())
     assert [m.training for m in model.modules()] == modes and torch.is_grad_enabled()
     def weights(regularizer):
         model, _, _ = tiny(still=False)
-        made = trainer(tmp_path, model, tokenizer, rows, collate=collate, num_train_epochs=2, penalty=dict(regularizer=regularizer, lam=0.))
+        made = trainer(tmp_path, model, tokenizer, rows, collate=collate, num_train_epochs=2,
+                       penalty=dict(regularizer=regularizer, lam=0.))
         made.train()
         return torch.cat([p.detach().flatten() for p in made.model.parameters()])
     assert weights(IStar(0.2)).equal(weights(CosReg()))
@@ -197,7 +211,9 @@ def test_a_reference_pass_leaves_no_trace(tmp_path):
 def test_evaluation_is_the_plain_trainers(tmp_path):
     model, tokenizer, rows = tiny()
     seen = []
-    model.register_forward_pre_hook(lambda m, args, kwargs: seen.append((m.training, kwargs.get("output_hidden_states"))), with_kwargs=True)
+    model.register_forward_pre_hook(lambda m, args, kwargs: seen.append((m.training,
+                                                                         kwargs.get("output_hidden_states"))),
+                                    with_kwargs=True)
     made = trainer(tmp_path, model, tokenizer, rows, num_train_epochs=1, penalty=dict(regularizer=CosReg(), lam=5.))
     made.train()
     train_calls, seen[:] = set(seen[2:]), []     # the first two ask whether the loss counts items
@@ -208,7 +224,8 @@ def test_evaluation_is_the_plain_trainers(tmp_path):
 
 def test_logged_parts_add_up_over_intervals(tmp_path):
     model, tokenizer, rows = tiny()
-    made = trainer(tmp_path, model, tokenizer, rows, num_train_epochs=1, per_device_train_batch_size=4, gradient_accumulation_steps=3, logging_steps=2,
+    made = trainer(tmp_path, model, tokenizer, rows, num_train_epochs=1, per_device_train_batch_size=4,
+                   gradient_accumulation_steps=3, logging_steps=2,
                    penalty=dict(regularizer=CosReg(), lam=-0.7))    # 16 micro-batches: updates of 3, and a last one of 1
     made.train()
     logs = [log for log in made.state.log_history if "loss" in log]
@@ -217,39 +234,50 @@ def test_logged_parts_add_up_over_intervals(tmp_path):
 
 def test_what_is_refused(tmp_path):
     model, tokenizer, rows = tiny()
-    for options, error, text in ((dict(regularizer=nn.Linear(2, 2)), TypeError, "`regularizer`"), (dict(regularizer=CosReg(), lam=float("nan")), ValueError, "`lam`"),
+    for options, error, text in ((dict(regularizer=nn.Linear(2, 2)), TypeError, "`regularizer`"),
+                                 (dict(regularizer=CosReg(), lam=float("nan")), ValueError, "`lam`"),
                                  (dict(regularizer=CosReg(), refresh="weekly"), ValueError, "`refresh`")):
         with pytest.raises(error, match=text): trainer(tmp_path, model, tokenizer, rows, penalty=options)
     made = trainer(tmp_path, deepcopy(model), tokenizer, rows, penalty=dict(regularizer=IStar(0.2), refresh=None))
     with pytest.raises(ValueError, match="cov_ref"): made.train()
-    with pytest.raises(ValueError, match="attention_mask"): model_states(model, dict(input_ids=torch.ones(2, 3, dtype=torch.long)))
+    with pytest.raises(ValueError, match="attention_mask"):
+        model_states(model, dict(input_ids=torch.ones(2, 3, dtype=torch.long)))
     with pytest.raises(ValueError, match="on"): IsotropyLoss(model, nn.Identity(), CosReg(), on="words")
 
 
 def both_ranks(rank, folder):
     "Three updates by the Trainer's own data loader: what they logged, the weights, and Σ_S."
     model, tokenizer, rows = tiny("gpt2")
-    made = trainer(f"{folder}/{rank}", model.double(), tokenizer, rows, max_steps=3, per_device_train_batch_size=8, penalty=dict(regularizer=IStar(0.2), lam=-1.))
+    made = trainer(f"{folder}/{rank}", model.double(), tokenizer, rows, max_steps=3, per_device_train_batch_size=8,
+                   penalty=dict(regularizer=IStar(0.2), lam=-1.))
     made.train()
-    return [[log["penalty"], log["task_loss"]] for log in made.state.log_history[:-1]], torch.cat([p.detach().flatten() for p in made.model.parameters()]), made.regularizer.cov_ref
+    return ([[log["penalty"], log["task_loss"]] for log in made.state.log_history[:-1]],
+            torch.cat([p.detach().flatten() for p in made.model.parameters()]), made.regularizer.cov_ref)
 
 
 def test_two_processes_have_the_penalty_of_the_whole_batch(tmp_path):
-    (logs, weights, cov), (other_logs, other_weights, other_cov) = on_two(both_ranks, str(tmp_path), folder=tmp_path, connected=False)
+    (logs, weights, cov), (other_logs, other_weights,
+                           other_cov) = on_two(both_ranks, str(tmp_path), folder=tmp_path, connected=False)
     assert logs == other_logs and weights.equal(other_weights) and cov.equal(other_cov)
     model, tokenizer, rows = tiny("gpt2")
-    alone = trainer(tmp_path/"alone", model.double(), tokenizer, rows, max_steps=3, penalty=dict(regularizer=IStar(0.2), lam=-1.))
+    alone = trainer(tmp_path/"alone", model.double(), tokenizer, rows, max_steps=3,
+                    penalty=dict(regularizer=IStar(0.2), lam=-1.))
     alone.train()
-    torch.testing.assert_close(torch.tensor(logs), torch.tensor([[log["penalty"], log["task_loss"]] for log in alone.state.log_history[:-1]]), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(weights, torch.cat([p.detach().flatten() for p in alone.model.parameters()]), rtol=0, atol=1e-8)
+    torch.testing.assert_close(torch.tensor(logs),
+                               torch.tensor([[log["penalty"], log["task_loss"]]
+                                             for log in alone.state.log_history[:-1]]), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(weights, torch.cat([p.detach().flatten() for p in alone.model.parameters()]),
+                               rtol=0, atol=1e-8)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
-@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="torch's inductor writes vector code that it cannot compile for a CPU without AVX2")
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT",
+                    reason="torch's inductor writes vector code that it cannot compile for a CPU without AVX2")
 def test_compiled_by_inductor_in_the_trainer(tmp_path):
     model, tokenizer, rows = tiny()
     def logs(**args):
-        made = trainer(tmp_path, deepcopy(model), tokenizer, [rows[0]]*16, max_steps=2, penalty=dict(regularizer=IStar(0.2), lam=-1.), **args)
+        made = trainer(tmp_path, deepcopy(model), tokenizer, [rows[0]]*16, max_steps=2,
+                       penalty=dict(regularizer=IStar(0.2), lam=-1.), **args)
         made.train()
         return [[log["penalty"], log["task_loss"]] for log in made.state.log_history[:-1]]
     torch.testing.assert_close(torch.tensor(logs()), torch.tensor(logs(torch_compile=True)), rtol=1e-3, atol=1e-4)
@@ -262,7 +290,9 @@ def test_sentence_transformers_accumulation_and_evaluation(tmp_path):
     from istar_nb.encoders import minilm_folder
     model = st.SentenceTransformer(str(minilm_folder()), device="cpu")
     model.model_card_data.widget = [dict(text="")]
-    data = Dataset.from_dict(dict(text=[row["sentence"] for row in texts.train[:8]], label=[float(i % 2) for i in range(8)], other=[row["sentence"] for row in texts.train[8:16]]))
+    data = Dataset.from_dict(dict(text=[row["sentence"] for row in texts.train[:8]],
+                                  label=[float(i % 2) for i in range(8)],
+                                  other=[row["sentence"] for row in texts.train[8:16]]))
     data = data.select_columns(["text", "other", "label"])
     class Fixed(nn.Module):
         "A loss that is a mean over pairs."
@@ -273,8 +303,11 @@ def test_sentence_transformers_accumulation_and_evaluation(tmp_path):
     def run(**args):
         own = without_dropout(deepcopy(model))
         loss, keep = IsotropyLoss(own, Fixed(own), MeanSquare(), 3., on="sentences"), KeepGradients()
-        args = st.SentenceTransformerTrainingArguments(output_dir=str(tmp_path), report_to="none", save_strategy="no", use_cpu=True, disable_tqdm=True, logging_steps=1, max_steps=1, max_grad_norm=1e9, **args)
-        made = st.SentenceTransformerTrainer(own, args, train_dataset=data, eval_dataset=data, loss=loss, callbacks=[keep])
+        args = st.SentenceTransformerTrainingArguments(output_dir=str(tmp_path), report_to="none", save_strategy="no",
+                                                       use_cpu=True, disable_tqdm=True, logging_steps=1, max_steps=1,
+                                                       max_grad_norm=1e9, **args)
+        made = st.SentenceTransformerTrainer(own, args, train_dataset=data, eval_dataset=data, loss=loss,
+                                             callbacks=[keep])
         made.remove_callback(PrinterCallback)
         made.train()
         return keep.found, made.state.log_history[0], made
@@ -291,7 +324,8 @@ def test_sentence_transformers_accumulation_and_evaluation(tmp_path):
 
 def test_columns_of_other_lengths_are_one_cloud():
     rng = torch.Generator().manual_seed(0)
-    parts = [HiddenStates([torch.randn(3, T, 8, generator=rng) for _ in range(3)], torch.arange(T).expand(3, T) < T-1) for T in (4, 7)]
+    parts = [HiddenStates([torch.randn(3, T, 8, generator=rng) for _ in range(3)], torch.arange(T).expand(3, T) < T-1)
+             for T in (4, 7)]
     penalty, points = CosReg(), torch.cat([part.points(-1) for part in parts])
     whole = HiddenStates([points[None]]*3, torch.ones(1, len(points)))
     torch.testing.assert_close(penalty(joined(parts)), penalty(whole))

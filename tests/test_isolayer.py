@@ -39,7 +39,8 @@ def test_every_family_trains_and_comes_back_bit_equal(family, kind, tmp_path):
     for batch in made:
         out, states = forward_with_states(model.train(), batch)
         out.loss.backward()
-        assert all(p.grad is not None for p in model.parameters() if p.requires_grad), "a parameter that nothing trains breaks data-parallel training"
+        assert all(p.grad is not None for p in model.parameters()
+                   if p.requires_grad), "a parameter that nothing trains breaks data-parallel training"
         optimizer.step()
     assert len(states.layers) == model.config.num_hidden_layers + 1
     model.save_pretrained(tmp_path)
@@ -56,7 +57,8 @@ def test_saved_encoder_is_an_ordinary_model_of_transformers(tmp_path):
     encoder, tokenizer = load_encoder("tiny-bert")
     model = ClsModel(encoder, 8).eval()
     model.save_pretrained(tmp_path)
-    alone = AutoModel.from_pretrained(tmp_path/"encoder", dtype=torch.float32, local_files_only=True, add_pooling_layer=False).eval()
+    alone = AutoModel.from_pretrained(tmp_path/"encoder", dtype=torch.float32, local_files_only=True,
+                                      add_pooling_layer=False).eval()
     batch = {k: v for k, v in batches(tokenizer)[0].items() if k != "labels"}
     assert torch.equal(alone(**batch).last_hidden_state, model.encoder(**batch).last_hidden_state)
     assert not [p for p in tmp_path.rglob("*") if p.suffix in (".bin", ".pt", ".pkl")]
@@ -65,7 +67,8 @@ def test_saved_encoder_is_an_ordinary_model_of_transformers(tmp_path):
 def test_a_folder_that_does_not_fit_is_refused(tmp_path):
     ClsModel(load_encoder("tiny-bert").model, 8, IsoBN(32)).save_pretrained(tmp_path)
     settings = json.loads((tmp_path/"isolayer.json").read_text())
-    for transform, error in [(None, "does not fit"), (dict(kind="isolayer", dim=32), "does not fit"), (dict(kind="pickle", dim=32), "`kind` must be one of")]:
+    for transform, error in [(None, "does not fit"), (dict(kind="isolayer", dim=32), "does not fit"),
+                             (dict(kind="pickle", dim=32), "`kind` must be one of")]:
         (tmp_path/"isolayer.json").write_text(json.dumps({**settings, "transform": transform}))
         with pytest.raises(ValueError, match=error): ClsModel.from_pretrained(tmp_path)
 
@@ -87,7 +90,8 @@ def test_second_stage_touches_nothing_but_the_layer(num_labels):
     history = train_isolayer(model, train, held_out, keep="isoscore", tolerance=0.05, epochs=150, lr=3e-3)
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items() if not k.startswith("transform."))
     start, end = history.epochs[0], history.epochs[history.best]
-    assert end["isoscore"] > 2*start["isoscore"] and end["ev1"] < 0.6*start["ev1"] and end["score"] >= start["score"] - 0.05
+    assert (end["isoscore"] > 2*start["isoscore"] and end["ev1"] < 0.6*start["ev1"]
+            and end["score"] >= start["score"] - 0.05)
     model.transform = None
     assert train_isolayer(model, train, held_out, keep="isoscore", tolerance=0.05, epochs=150, lr=3e-3) == history
 
@@ -95,7 +99,8 @@ def test_second_stage_touches_nothing_but_the_layer(num_labels):
 def test_labels_of_any_integer_type_are_classes():
     encoder, tokenizer = load_encoder("tiny-bert")
     model, batch = ClsModel(encoder, 8).eval(), batches(tokenizer)[0]
-    losses = [model(**batch | dict(labels=batch["labels"].to(dtype))).loss for dtype in (torch.int64, torch.int32, torch.uint8)]
+    losses = [model(**batch | dict(labels=batch["labels"].to(dtype))).loss
+              for dtype in (torch.int64, torch.int32, torch.uint8)]
     assert losses[0] == losses[1] == losses[2]
 
 
@@ -118,7 +123,8 @@ def test_features_leave_every_module_in_the_mode_it_had():
 
 def test_split_is_70_30_and_repeatable():
     first, second = split_indices(101, seed=3)
-    assert len(second) == 30 and sorted(first + second) == list(range(101)) and split_indices(101, seed=3) == (first, second)
+    assert (len(second) == 30 and sorted(first + second) == list(range(101))
+            and split_indices(101, seed=3) == (first, second))
     assert split_indices(101, seed=4) != (first, second)
 
 
@@ -139,7 +145,8 @@ def test_bf16_autocast_through_accelerate():
 rows, dims = 50, 12
 
 
-def cloud(): return torch.randn(rows, dims, generator=torch.Generator().manual_seed(1))*torch.linspace(3, 0.3, dims) + 10
+def cloud():
+    return torch.randn(rows, dims, generator=torch.Generator().manual_seed(1))*torch.linspace(3, 0.3, dims) + 10
 
 
 def normalized_on_two(rank):
@@ -151,7 +158,8 @@ def normalized_on_two(rank):
     local(cloud()[:30] if rank == 0 else cloud()[30:])
     joint = JointLoss()
     balanced = [joint(torch.tensor(1. + rank + k), torch.tensor(4. - rank)) for k in range(3)]
-    return dict(cov=model.module[1].cov, std=model.module[1].std, count=model.module[1].count, local=local.std, means=joint.means, balanced=torch.stack(balanced))
+    return dict(cov=model.module[1].cov, std=model.module[1].std, count=model.module[1].count, local=local.std,
+                means=joint.means, balanced=torch.stack(balanced))
 
 
 def test_two_processes_normalize_as_one(tmp_path):
@@ -165,7 +173,8 @@ def test_two_processes_normalize_as_one(tmp_path):
         torch.testing.assert_close(result["std"], one.std, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(result["means"], joint.means)
         assert result["count"] == 3
-    assert torch.equal(results[0]["cov"], results[1]["cov"]) and not torch.equal(results[0]["local"], results[1]["local"])
+    assert (torch.equal(results[0]["cov"], results[1]["cov"])
+            and not torch.equal(results[0]["local"], results[1]["local"]))
 
 
 def norm_moments_on_two(rank):
@@ -232,7 +241,8 @@ def test_moments_with_fourth_powers_on_an_accelerator(float64):
     assert found == pytest.approx(NormMoments().update(x).ledoit_wolf(), rel=1e-2)
 
 
-@parametrize_with_checks([Whitening(), Whitening("zca", "auto"), Whitening(shrinkage=0.2, n_components=2), AllButTheTop(), AllButTheTop(0)])
+@parametrize_with_checks([Whitening(), Whitening("zca", "auto"), Whitening(shrinkage=0.2, n_components=2),
+                          AllButTheTop(), AllButTheTop(0)])
 def test_estimators(estimator, check): check(estimator)
 
 

@@ -17,7 +17,8 @@ from processes import Process
 from toy_task import write_model, write_task
 
 WANTED = int(os.environ.get("ISTAR_KILLS", 4))
-KINDS = [dict(), dict(method="istar", lam=-0.5, reference_points=500), dict(method="istar", relative=0.5, refresh="average", reference_points=500),
+KINDS = [dict(), dict(method="istar", lam=-0.5, reference_points=500),
+         dict(method="istar", relative=0.5, refresh="average", reference_points=500),
          dict(method="entropy", accumulate=2), dict(method="isolayer", stage_epochs=5)]
 
 
@@ -25,10 +26,13 @@ KINDS = [dict(), dict(method="istar", lam=-0.5, reference_points=500), dict(meth
 def configs(tmp_path):
     "A run of every kind, with a small model."
     model = str(write_model(tmp_path/"model"))
-    return [RunConfig(task="sst2", model=model, limit=96, epochs=2, batch_size=16, lr=1e-3, max_length=32, **kind) for kind in KINDS]
+    return [RunConfig(task="sst2", model=model, limit=96, epochs=2, batch_size=16, lr=1e-3, max_length=32, **kind)
+            for kind in KINDS]
 
 
-def places(folder): return dict(root=folder, checkpoints=folder/"checkpoints", checkpoint_every=1, data_dir=folder.parent/"data", progress=False)
+def places(folder):
+    return dict(root=folder, checkpoints=folder/"checkpoints", checkpoint_every=1, data_dir=folder.parent/"data",
+                progress=False)
 
 
 def train_one(folder, config): train(config, **places(folder))
@@ -59,7 +63,8 @@ def check(folder, whole, configs):
         warnings.simplefilter("error")
         records = {r.id: r for r in iterate_records(folder)}
     assert set(records) == {c.id for c in configs} and len(list(folder.glob("*.json"))) == len(configs)
-    for c in configs: assert records[c.id].status == "done" and records[c.id].same == find_record(whole, c.id).same, c.canonical
+    for c in configs:
+        assert records[c.id].status == "done" and records[c.id].same == find_record(whole, c.id).same, c.canonical
     assert not [p for p in (folder/"checkpoints").iterdir() if p.is_dir()], "checkpoints of finished runs are removed"
 
 

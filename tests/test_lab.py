@@ -25,8 +25,10 @@ def jupyterlab(folder):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     own = {f"JUPYTER_{kind}_DIR": str(folder/kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
-    options = ["--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}", "--IdentityProvider.token=", f"--ServerApp.root_dir={folder}"]
-    process = subprocess.Popen([sys.executable, "-m", "jupyterlab", *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    options = ["--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}", "--IdentityProvider.token=",
+               f"--ServerApp.root_dir={folder}"]
+    process = subprocess.Popen([sys.executable, "-m", "jupyterlab", *options], stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL,
                                env=os.environ | own | dict(IPYTHONDIR=str(folder/"ipython")))
     try:
         address = f"http://127.0.0.1:{port}"
@@ -53,11 +55,15 @@ def wait_for(condition, seconds=120):
 
 def test_a_slider_in_jupyterlab(tmp_path):
     cell = nbformat.v4.new_code_cell("from istar_nb.explore import explore_spectrum\nexplore_spectrum()")
-    nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=dict(kernelspec=dict(name="python3", display_name="Python 3", language="python"))), tmp_path/"explorer.ipynb")
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell],
+                                            metadata=dict(kernelspec=dict(name="python3", display_name="Python 3",
+                                                                          language="python"))),
+                   tmp_path/"explorer.ipynb")
     with jupyterlab(tmp_path) as address, browser_page() as page:
         page.open(f"{address}/lab/tree/explorer.ipynb")
         page.wait("document.querySelector('.jp-Notebook .jp-CodeCell .cm-content')", 120)
-        wait_for(lambda: any(kernel["connections"] and kernel["execution_state"] == "idle" for kernel in asked(f"{address}/api/kernels")))
+        wait_for(lambda: any(kernel["connections"] and kernel["execution_state"] == "idle"
+                             for kernel in asked(f"{address}/api/kernels")))
         page.press("Enter", ".jp-Notebook .jp-CodeCell .cm-content", shift=True)
         page.wait("document.querySelectorAll('.noUi-handle').length == 7", 240)
         sentence = "[...document.querySelectorAll('.widget-html-content')].map(e => e.textContent).find(t => t.startsWith('Participation'))"

@@ -19,7 +19,8 @@ words = "bright dull slow sharp warm cold plain odd rich thin".split()
 def frame(n=60, pairs=False):
     "Invented reviews: the label follows from the first word."
     draw = np.random.default_rng(0)
-    rows = [dict(review=f"A {a} film about a {b} city, number {i}.", sentiment=("good", "bad", "mixed")[words.index(a) % 3], stars=words.index(b)/2)
+    rows = [dict(review=f"A {a} film about a {b} city, number {i}.",
+                 sentiment=("good", "bad", "mixed")[words.index(a) % 3], stars=words.index(b)/2)
             for i, (a, b) in enumerate(draw.choice(words, (n, 2)).tolist())]
     return pd.DataFrame(rows).assign(**(dict(reply=[f"Reply {i} is here." for i in range(n)]) if pairs else {}))
 
@@ -35,7 +36,8 @@ def write(folder, ending, table=None):
         path = folder/"films"
         path.mkdir()
     if ending == "files":
-        for name, part in (("train", table[:40]), ("validation", table[40:])): part.to_csv(path/f"{name}.csv", index=False)
+        for name, part in (("train", table[:40]), ("validation", table[40:])):
+            part.to_csv(path/f"{name}.csv", index=False)
     if ending == "saved":
         import datasets
         datasets.Dataset.from_pandas(table, preserve_index=False).save_to_disk(str(path))
@@ -47,7 +49,10 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path, ending):
     task = own_task(write(tmp_path, ending), "review", "sentiment")
     data, expected = load_task(task), load_task(Task.from_frame(frame(), "review", "sentiment"))
     assert (task.name, task.kind, task.labels) == ("films", "classification", ("bad", "good", "mixed"))
-    if ending == "files": assert (len(data.train), len(data.validation)) == (40, 20) and sorted(map(str, data.train + data.validation)) == sorted(map(str, expected.train + expected.validation))
+    if ending == "files":
+        assert ((len(data.train), len(data.validation)) == (40, 20)
+                and sorted(map(str, data.train + data.validation))
+                == sorted(map(str, expected.train + expected.validation)))
     else: assert data.sha256 == expected.sha256
 
 
@@ -71,11 +76,13 @@ small = ["--model", "tiny-bert", "--epochs", "1", "--max-length", "16", "--no-pr
 @pytest.mark.parametrize("label, kind", [("sentiment", "classification"), ("stars", "regression")])
 def test_train_on_a_csv_with_a_penalty(tmp_path, capsys, label, kind):
     path, root = write(tmp_path, "csv"), tmp_path/"runs"
-    assert istar("train", "--train", path, "--text", "review", "--label", label, "--method", "istar", "--lam", "1", "--root", root, *small) == 0
+    assert istar("train", "--train", path, "--text", "review", "--label", label, "--method", "istar", "--lam", "1",
+                 "--root", root, *small) == 0
     out = capsys.readouterr().out
     [record] = iterate_records(root)
     assert f"films: {kind} of {label!r}" in out and record.config["task"] == "films" and record.status == "done"
-    assert record.data["kind"] == kind and record.data["source"] == "own" and record.data["train"] + record.data["validation"] == 60
+    assert (record.data["kind"] == kind and record.data["source"] == "own"
+            and record.data["train"] + record.data["validation"] == 60)
     assert record.data["labels"] == (["bad", "good", "mixed"] if label == "sentiment" else [])
     assert record.data["sha256"] == load_task(own_task(path, "review", label)).sha256
 
@@ -84,10 +91,12 @@ def test_a_validation_file_pairs_and_a_configuration_file(tmp_path):
     table = frame(pairs=True)
     path = write(tmp_path, "csv", table[:40])
     table[40:].to_json(tmp_path/"dev.jsonl", orient="records", lines=True)
-    (tmp_path/"run.yaml").write_text(f"train: {path}\nvalidation: {tmp_path/'dev.jsonl'}\ntext: review\ntext2: reply\nlabel: sentiment\nlr: 1e-3\n", encoding="utf-8")
+    (tmp_path/"run.yaml").write_text(f"train: {path}\nvalidation: {tmp_path/'dev.jsonl'}\ntext: review\ntext2: "
+                                     "reply\nlabel: sentiment\nlr: 1e-3\n", encoding="utf-8")
     assert istar("train", "--config", tmp_path/"run.yaml", "--seed", "3", "--root", tmp_path/"runs", *small) == 0
     [record] = iterate_records(tmp_path/"runs")
-    assert (record.data["train"], record.data["validation"]) == (40, 20) and (record.config["lr"], record.config["seed"], record.config["text2"]) == (1e-3, 3, "reply")
+    assert ((record.data["train"], record.data["validation"]) == (40, 20)
+            and (record.config["lr"], record.config["seed"], record.config["text2"]) == (1e-3, 3, "reply"))
 
 
 def test_changed_rows_are_not_taken_up_in_silence(tmp_path):
@@ -102,22 +111,31 @@ def test_changed_rows_are_not_taken_up_in_silence(tmp_path):
 
 @pytest.mark.parametrize("executor", ["local", "processes"])
 def test_a_sweep_over_own_data(tmp_path, executor):
-    base = dict(train=str(write(tmp_path, "csv")), text="review", label="sentiment", model=str(write_model(tmp_path/"model")), epochs=1, max_length=16)
-    runs = [dict(), dict(method="cosreg"), dict(text="nothing")][executor == "processes":]    # every run is a process there
-    records = sweep(dict(base=base, seeds=[0], runs=runs), executor=executor, workers=1, threads=1, root=tmp_path/"runs", progress=False)
-    assert {r.status for r in records[:-1]} == {"done"} and records[-1].status == "failed" and "no column 'nothing'" in records[-1].error
-    assert len(list(iterate_records(tmp_path/"runs"))) == len(runs) - 1 and {r.config["task"] for r in records} == {"films"}
+    base = dict(train=str(write(tmp_path, "csv")), text="review", label="sentiment",
+                model=str(write_model(tmp_path/"model")), epochs=1, max_length=16)
+    # every run is a process there
+    runs = [dict(), dict(method="cosreg"), dict(text="nothing")][executor == "processes":]
+    records = sweep(dict(base=base, seeds=[0], runs=runs), executor=executor, workers=1, threads=1,
+                    root=tmp_path/"runs", progress=False)
+    assert ({r.status for r in records[:-1]} == {"done"} and records[-1].status == "failed"
+            and "no column 'nothing'" in records[-1].error)
+    assert (len(list(iterate_records(tmp_path/"runs"))) == len(runs) - 1
+            and {r.config["task"] for r in records} == {"films"})
 
 
-mistakes = [(["--train", "films.csv", "--text", "review"], "`label` is missing"), (["--text", "review"], "give `train`"),
-            (["--train", "films.csv", "--text", "reviews", "--label", "sentiment"], "no column 'reviews'; it has 'review', 'sentiment'"),
+mistakes = [(["--train", "films.csv", "--text", "review"], "`label` is missing"),
+            (["--text", "review"], "give `train`"),
+            (["--train", "films.csv", "--text", "reviews", "--label", "sentiment"],
+             "no column 'reviews'; it has 'review', 'sentiment'"),
             (["--train", "nowhere.csv", "--text", "review", "--label", "sentiment"], "no file or folder"),
             (["--train", "films.txt", "--text", "review", "--label", "sentiment"], "must end in"),
             (["--train", "gaps.csv", "--text", "review", "--label", "sentiment"], "empty in row 2"),
             (["--train", "one.csv", "--text", "review", "--label", "sentiment"], "at least two classes"),
             (["--train", "films.csv", "--text", "stars", "--label", "sentiment"], "text is wanted"),
-            (["--train", "films.csv", "--text", "review", "--label", "sentiment", "--task", "cola"], "give one of them"),
-            (["--train", "films.csv", "--validation", "odd.csv", "--text", "review", "--label", "sentiment"], "no training row has: strange"),
+            (["--train", "films.csv", "--text", "review", "--label", "sentiment", "--task", "cola"],
+             "give one of them"),
+            (["--train", "films.csv", "--validation", "odd.csv", "--text", "review", "--label", "sentiment"],
+             "no training row has: strange"),
             (["--train", "broken.parquet", "--text", "review", "--label", "sentiment"], "cannot be read as a table"),
             (["--train", "cola.csv", "--text", "review", "--label", "sentiment"], "rename the file")]
 
@@ -147,9 +165,12 @@ def test_a_mistake_costs_a_message(wrong, monkeypatch, capsys, words, said):
 
 def test_measuring_a_column_with_the_last_token_and_a_comparison(tmp_path, capsys):
     path = write(tmp_path, "csv")
-    assert istar("measure", "--text", path, "--column", "review", "--model", "tiny-gpt2", "--compare", "tiny-bert", "--tokens", "last", "--no-progress", "--out", tmp_path) == 0
+    assert istar("measure", "--text", path, "--column", "review", "--model", "tiny-gpt2", "--compare", "tiny-bert",
+                 "--tokens", "last", "--no-progress", "--out", tmp_path) == 0
     out, found = capsys.readouterr().out, json.loads((tmp_path/"isotropy.json").read_text(encoding="utf-8"))
-    assert "tiny-bert minus tiny-gpt2" in out and found["measures"]["tiny-gpt2"]["2"]["count"] == 60 and "60 texts of review of films.csv" in found["source"]
-    for words in (["--text", path], ["--text", path, "--column", "nothing"], ["--task", "stdlib-docs", "--column", "review"]):
+    assert ("tiny-bert minus tiny-gpt2" in out and found["measures"]["tiny-gpt2"]["2"]["count"] == 60
+            and "60 texts of review of films.csv" in found["source"])
+    for words in (["--text", path], ["--text", path, "--column", "nothing"],
+                  ["--task", "stdlib-docs", "--column", "review"]):
         assert istar("measure", *words, "--no-progress", "--out", tmp_path) == 2
         assert "--column" in capsys.readouterr().err

@@ -17,7 +17,8 @@ from toy_task import write_model, write_task
 def made(tmp_path_factory):
     "A small task, a small model and the configuration of a run with them."
     folder = tmp_path_factory.mktemp("made")
-    config = RunConfig(task="sst2", model=str(write_model(folder/"model")), limit=32, batch_size=16, epochs=1, lr=1e-3, max_length=16)
+    config = RunConfig(task="sst2", model=str(write_model(folder/"model")), limit=32, batch_size=16, epochs=1, lr=1e-3,
+                       max_length=16)
     return config, write_task(folder/"data", rows=200)
 
 
@@ -33,7 +34,8 @@ def interrupted(config, root, data, monkeypatch):
         with pytest.raises(Unplugged): train(config, root, data, progress=False)
 
 
-@pytest.mark.parametrize("name", ["with a space", pytest.param("Maß-\u30e2\u30c7\u30eb", marks=pytest.mark.any_names), "a#b%20c", "~/runs", "file://{}/url"])
+@pytest.mark.parametrize("name", ["with a space", pytest.param("Maß-\u30e2\u30c7\u30eb", marks=pytest.mark.any_names),
+                                  "a#b%20c", "~/runs", "file://{}/url"])
 def test_checkpoints_are_below_the_root(made, tmp_path, monkeypatch, name):
     config, data = made
     monkeypatch.chdir(tmp_path)
@@ -43,7 +45,8 @@ def test_checkpoints_are_below_the_root(made, tmp_path, monkeypatch, name):
     assert len(list(tmp_path.rglob(f"checkpoints/{config.id}/checkpoint-*"))) == 1
     assert train(config, root, data, progress=False) == find_record(root, config.id)
     [record] = tmp_path.rglob("*.json")
-    assert record.parent == (tmp_path/"home"/"runs" if name.startswith("~") else tmp_path/"url" if ":" in name else tmp_path/name)
+    assert (record.parent
+            == (tmp_path/"home"/"runs" if name.startswith("~") else tmp_path/"url" if ":" in name else tmp_path/name))
     assert not list((record.parent/"checkpoints").iterdir())
 
 
@@ -52,7 +55,8 @@ def test_stores_without_a_folder_have_checkpoints_of_their_own(made, tmp_path, m
     monkeypatch.chdir(tmp_path)
     for root in ("memory://one", "memory://two"): interrupted(config, root, data, monkeypatch)
     assert len(list((tmp_path/"runs"/"checkpoints").glob(f"*/{config.id}"))) == 2
-    with pytest.raises(ValueError, match="`checkpoints` must be a local folder"): train(config, "memory://one", data, checkpoints="memory://checkpoints", progress=False)
+    with pytest.raises(ValueError, match="`checkpoints` must be a local folder"):
+        train(config, "memory://one", data, checkpoints="memory://checkpoints", progress=False)
     with pytest.raises(ValueError, match="seen by all processes"): launch(config, 2, root="memory://one", data_dir=data)
 
 
@@ -65,9 +69,11 @@ def test_other_weights_under_one_name(made, tmp_path, monkeypatch, finished):
     from istar_nb.encoders import load_encoder
     torch.manual_seed(1)
     load_encoder("tiny-bert").model.save_pretrained(tmp_path/"model")
-    with pytest.raises(ValueError, match="other weights of the model.*remake" if finished else "another model"): train(config, tmp_path/"runs", data, progress=False)
+    with pytest.raises(ValueError, match="other weights of the model.*remake" if finished else "another model"):
+        train(config, tmp_path/"runs", data, progress=False)
     record = train(config, tmp_path/"runs", data, progress=False, remake=True)
-    assert record.same == train(config, tmp_path/"new", data, progress=False).same == find_record(tmp_path/"runs", config.id).same
+    assert record.same == train(config, tmp_path/"new", data,
+                                progress=False).same == find_record(tmp_path/"runs", config.id).same
 
 
 def test_a_record_is_there_where_the_data_is_not(made, tmp_path, monkeypatch):
@@ -81,13 +87,15 @@ def test_a_finished_record_outlives_failures(made, tmp_path, monkeypatch):
     config, data = made
     record = train(config, tmp_path, data, progress=False)
     (tmp_path/"file").touch()
-    with pytest.raises(ValueError, match="save_model"): train(config, tmp_path, data, save_model=tmp_path/"file", progress=False)
+    with pytest.raises(ValueError, match="save_model"):
+        train(config, tmp_path, data, save_model=tmp_path/"file", progress=False)
     def fails(session, group): raise Unplugged
     with monkeypatch.context() as m:
         m.setattr(training, "update", fails)
         with pytest.raises(Unplugged): train(config, tmp_path, data, save_model=tmp_path/"kept", progress=False)
     assert find_record(tmp_path, config.id) == record
-    assert train(config, tmp_path, data, save_model=tmp_path/"kept", progress=False) == record and (tmp_path/"kept"/"model.safetensors").is_file()
+    assert (train(config, tmp_path, data, save_model=tmp_path/"kept", progress=False) == record
+            and (tmp_path/"kept"/"model.safetensors").is_file())
 
 
 def test_one_process_at_a_time(made, tmp_path):
@@ -95,11 +103,14 @@ def test_one_process_at_a_time(made, tmp_path):
     with run_lock(tmp_path/"checkpoints"/config.id) as held:
         assert held
         with pytest.raises(BlockingIOError, match="another process"): train(config, tmp_path, data, progress=False)
-    assert train(config, tmp_path, data, progress=False).status == "done" and not list((tmp_path/"checkpoints").iterdir())
+    assert (train(config, tmp_path, data, progress=False).status == "done"
+            and not list((tmp_path/"checkpoints").iterdir()))
 
 
-refused = dict(task=dict(task="colour"), data=dict(task="cola"), model=dict(model="nowhere"), layers=dict(method="istar", lam=1, layers=(0, 3)), batch=dict(batch_size=1),
-               entropy=dict(method="entropy", layers=(1, 2)), length=dict(max_length=4), average=dict(method="istar", lam=1, zeta=0., refresh="average"))
+refused = dict(task=dict(task="colour"), data=dict(task="cola"), model=dict(model="nowhere"),
+               layers=dict(method="istar", lam=1, layers=(0, 3)), batch=dict(batch_size=1),
+               entropy=dict(method="entropy", layers=(1, 2)), length=dict(max_length=4),
+               average=dict(method="istar", lam=1, zeta=0., refresh="average"))
 
 
 @pytest.mark.parametrize("what", refused)
@@ -114,11 +125,14 @@ def test_a_refused_place_leaves_no_record(made, tmp_path, options):
     config, data = made
     (tmp_path/"file").touch()
     options = {name: value if name == "tracker" else tmp_path/value for name, value in options.items()}
-    with pytest.raises((ValueError, OSError, ImportError)): train(config, **dict(dict(root=tmp_path), **options), data_dir=data, checkpoints=tmp_path/"checkpoints", progress=False)
+    with pytest.raises((ValueError, OSError, ImportError)):
+        train(config, **dict(dict(root=tmp_path), **options), data_dir=data, checkpoints=tmp_path/"checkpoints",
+              progress=False)
     assert not list(tmp_path.rglob("*.json"))
 
 
 def test_too_few_rows_for_the_processes(made, tmp_path):
     config, data = made
-    with pytest.raises(ChildProcessError, match="a batch of 1 rows, and 2 processes"): launch(replace(config, limit=1), 2, root=tmp_path, data_dir=data, progress=False)
+    with pytest.raises(ChildProcessError, match="a batch of 1 rows, and 2 processes"):
+        launch(replace(config, limit=1), 2, root=tmp_path, data_dir=data, progress=False)
     assert not list(tmp_path.rglob("*.json"))

@@ -14,10 +14,12 @@ from istar_nb.runs import RunConfig
 from istar_nb.tasks import load_task
 from processes import Process
 
-config = PretrainConfig(texts="stdlib-docs", hold_out=0.05, vocabulary=600, length=32, depth=1, width=32, heads=2, steps=60, batch_size=16, lr=5e-3, evaluate_every=20, lam=0.5)
+config = PretrainConfig(texts="stdlib-docs", hold_out=0.05, vocabulary=600, length=32, depth=1, width=32, heads=2,
+                        steps=60, batch_size=16, lr=5e-3, evaluate_every=20, lam=0.5)
 
 
-def run(config, folder, **kwargs): return pretrain(config, folder, models=folder, checkpoints=folder/"checkpoints", progress=False, **kwargs)
+def run(config, folder, **kwargs):
+    return pretrain(config, folder, models=folder, checkpoints=folder/"checkpoints", progress=False, **kwargs)
 
 
 def run_often_saved(folder): run(config, folder, checkpoint_every=2)
@@ -52,13 +54,16 @@ def test_record_without_its_model_is_made_again(tmp_path):
     short = replace(config, steps=4, evaluate_every=4)
     first = run(short, tmp_path)
     (tmp_path/short.id).rename(tmp_path/"moved")
-    assert run(short, tmp_path).same == first.same and (tmp_path/short.id/"model.safetensors").read_bytes() == (tmp_path/"moved"/"model.safetensors").read_bytes()
+    assert (run(short, tmp_path).same == first.same
+            and (tmp_path/short.id/"model.safetensors").read_bytes()
+            == (tmp_path/"moved"/"model.safetensors").read_bytes())
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_both_signs_and_a_target(seed, tmp_path):
     plain = replace(config, lam=0., steps=40, evaluate_every=40, seed=seed)
-    ends = [run(replace(plain, **change), tmp_path).evaluations[-1]["isoscore"] for change in (dict(lam=-1.), dict(lam=1., target=0.3), dict(lam=1.))]
+    ends = [run(replace(plain, **change), tmp_path).evaluations[-1]["isoscore"]
+            for change in (dict(lam=-1.), dict(lam=1., target=0.3), dict(lam=1.))]
     assert ends[0] < ends[1] < ends[2] and abs(ends[1] - 0.3) < 0.15
     table = load_pretrained(tmp_path)
     assert len(table) == 3 and (table.mlm_loss < 6.39).all() and set(table.seed) == {seed}     # ln 600 = 6.397
@@ -70,7 +75,8 @@ def test_masks_change_with_every_update_and_spare_special_tokens():
     draws = [mask_tokens(ids, ordinary, 4, 0.15, generator_of(3, n)) for n in range(100)]
     often = sum((wanted != -100).float() for _, wanted in draws)
     assert often[ids < 5].sum() == 0
-    assert abs(often[ids >= 5].mean() - 15) < 0.1 and often[ids >= 5].max() < 40     # no token is chosen again and again
+    # no token is chosen again and again
+    assert abs(often[ids >= 5].mean() - 15) < 0.1 and often[ids >= 5].max() < 40
     again = mask_tokens(ids, ordinary, 4, 0.15, generator_of(3, 7))
     assert all((a == b).all() for a, b in zip(again, draws[7]))
     hidden = sum(((shown == 4) & (wanted != -100)).sum() for shown, wanted in draws)/often.sum()
@@ -80,7 +86,8 @@ def test_masks_change_with_every_update_and_spare_special_tokens():
 def test_texts_are_free_of_validation_text(data_dir):
     corpus, data = gather_texts("rte+stsb", data_dir), [load_task(name, data_dir) for name in ("rte", "stsb")]
     def words(text): return " ".join(re.findall(r"\w+", text.casefold()))
-    train, validation = ({words(row[c]) for d in data for row in getattr(d, split) for c in d.task.texts} for split in ("train", "validation"))
+    train, validation = ({words(row[c]) for d in data for row in getattr(d, split) for c in d.task.texts}
+                         for split in ("train", "validation"))
     assert len(train & validation) > 100, "else the test shows nothing"
     assert not {words(text) for text in corpus.train + corpus.held_out} & validation
     long = "\n".join(f" {text} " for text in validation if len(text.split()) >= 8)
@@ -92,21 +99,24 @@ def test_texts_are_free_of_validation_text(data_dir):
 def test_fine_tuning_starts_from_it(istar, tmp_path):
     record = run(replace(config, steps=4, evaluate_every=4), tmp_path/"runs")
     name = f"scratch:{record.id}"
-    out = istar("train", "--model", name, "--limit", "64", "--epochs", "1", "--no-progress", ISTAR_MODELS=tmp_path/"runs").wait()
+    out = istar("train", "--model", name, "--limit", "64", "--epochs", "1", "--no-progress",
+                ISTAR_MODELS=tmp_path/"runs").wait()
     made = find_record(tmp_path/"runs", RunConfig(model=name, limit=64, epochs=1).id)
     assert made is not None and made.status == "done", out
     assert len(made.epochs[-1]["isoscore_layers"]) == config.depth + 1
 
 
 def test_a_grid_of_them(istar, tmp_path):
-    base = {k: v for k, v in asdict(replace(config, steps=4, evaluate_every=4, lam=0.)).items() if k not in ("seed", "lam")}
+    base = {k: v
+            for k, v in asdict(replace(config, steps=4, evaluate_every=4, lam=0.)).items() if k not in ("seed", "lam")}
     (tmp_path/"grid.yaml").write_text(json.dumps(dict(base=base, seeds=[0, 1], runs=[dict(lam=[0, 0.1])])))
     words = ["pretrain", "grid.yaml", "--root", "store", "--models", "models", "--no-progress"]
     for dry in ([], ["--dry-run"]):
         out = istar(*words, *dry).wait()
         assert out.count("scratch:") == out.count(" yes ") == 4, out
     table = load_pretrained(tmp_path/"store")
-    assert sorted(zip(table.lam, table.seed)) == [(0, 0), (0, 1), (0.1, 0), (0.1, 1)] and {p.name for p in (tmp_path/"models").iterdir()} == set(table.id)
+    assert (sorted(zip(table.lam, table.seed)) == [(0, 0), (0, 1), (0.1, 0), (0.1, 1)]
+            and {p.name for p in (tmp_path/"models").iterdir()} == set(table.id))
 
 
 def test_other_files_in_the_store_are_skipped(tmp_path):
@@ -117,7 +127,9 @@ def test_other_files_in_the_store_are_skipped(tmp_path):
     assert table.id.tolist() == [record.id]
 
 
-@pytest.mark.parametrize("change, said", [(dict(texts="colour"), "colour"), (dict(vocabulary=10), "vocabulary"), (dict(hold_out=1.), "hold_out"), (dict(precision="fp8"), "precision"),
-                                          (dict(target=2., lam=1.), "target"), (dict(lam=float("nan")), "lam"), (dict(seed=-1), "seed"), (dict(batch_size=100_000), "texts")])
+@pytest.mark.parametrize("change, said", [(dict(texts="colour"), "colour"), (dict(vocabulary=10), "vocabulary"),
+                                          (dict(hold_out=1.), "hold_out"), (dict(precision="fp8"), "precision"),
+                                          (dict(target=2., lam=1.), "target"), (dict(lam=float("nan")), "lam"),
+                                          (dict(seed=-1), "seed"), (dict(batch_size=100_000), "texts")])
 def test_bad_values_are_named(change, said, tmp_path):
     with pytest.raises((ValueError, TypeError), match=said): run(replace(config, **change), tmp_path)

@@ -12,7 +12,8 @@ import pytest
 from nbdev.export import nb_export
 
 root = Path(__file__).resolve().parents[1]
-numbered = sorted(path for path in (root/"nbs").glob("[0-9]*.ipynb") if path.stem != "61_api")    # that one is the package itself
+# that one is the package itself
+numbered = sorted(path for path in (root/"nbs").glob("[0-9]*.ipynb") if path.stem != "61_api")
 notebooks = {re.sub(r"^\d+_", "", path.stem): path for path in numbered}
 modules = sorted(p for p in (root/"istar_nb").glob("*.py") if not p.stem.startswith("_"))
 
@@ -27,14 +28,16 @@ def imports(path):
 def definitions(path):
     "A module without its imports and its list of names, which depend on where it was exported to."
     body = ast.parse(path.read_text(encoding="utf-8")).body
-    return [ast.unparse(node) for node in body if not isinstance(node, (ast.Import, ast.ImportFrom)) and not ast.unparse(node).startswith("__all__")]
+    return [ast.unparse(node) for node in body if not isinstance(node, (ast.Import, ast.ImportFrom))
+            and not ast.unparse(node).startswith("__all__")]
 
 
 def test_every_module_comes_from_a_notebook(tmp_path):
     assert {p.stem for p in modules} == set(notebooks)
     for name, notebook in notebooks.items():
         nb_export(notebook, tmp_path)
-        assert definitions(tmp_path/f"{name}.py") == definitions(root/"istar_nb"/f"{name}.py"), f"run `make notebooks ONLY={notebook.stem}`"
+        assert (definitions(tmp_path/f"{name}.py")
+                == definitions(root/"istar_nb"/f"{name}.py")), f"run `make notebooks ONLY={notebook.stem}`"
 
 
 def test_every_notebook_is_in_the_readme():
@@ -48,25 +51,29 @@ def test_imports_point_downward_and_never_to_the_tools(path):
     for name in imports(path):
         package, _, module = name.partition(".")
         assert package not in ("nbdev", "fastcore", "execnb"), f"{path.stem} imports {name}"
-        if package == "istar_nb" and module: assert number[module.split(".")[0]] < number[path.stem], f"{path.stem} imports {name}"
+        if package == "istar_nb" and module:
+            assert number[module.split(".")[0]] < number[path.stem], f"{path.stem} imports {name}"
 
 
 def test_isoscore_imports_torch_and_nothing_heavier():
     heavy = "transformers accelerate datasets matplotlib pandas scipy sklearn torchmetrics rich tyro".split()
     code = f"import sys, istar_nb; istar_nb.isoscore; print([m for m in {heavy} if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True).stdout.strip() == "[]"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8",
+                          check=True).stdout.strip() == "[]"
 
 
 def test_help_needs_neither_torch_nor_transformers():
     code = "import sys\ntry:\n import istar_nb.cli as c; c.main(['--help'])\nexcept SystemExit: print('LOADED', [m for m in ('torch', 'transformers') if m in sys.modules])"
-    assert "LOADED []" in subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True).stdout
+    assert "LOADED []" in subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8",
+                                         check=True).stdout
 
 
 def declared():
     "The distributions that settings.ini names for the library and its extras, without the development tools."
     parser = ConfigParser(delimiters=["="])
     parser.read(root/"settings.ini", encoding="utf-8")
-    own = {key: value for key, value in parser["DEFAULT"].items() if key.endswith("requirements") and key != "dev_requirements"}
+    own = {key: value
+           for key, value in parser["DEFAULT"].items() if key.endswith("requirements") and key != "dev_requirements"}
     return {re.match(r"[\w.-]+", requirement)[0].lower() for value in own.values() for requirement in value.split()}
 
 
@@ -75,6 +82,8 @@ distributions = functools.cache(packages_distributions)   # it reads every packa
 
 @pytest.mark.parametrize("path", modules, ids=lambda p: p.stem)
 def test_every_import_is_declared(path):
-    known, packages = distributions(), {name.partition(".")[0] for name in imports(path)} - set(sys.stdlib_module_names) - {"istar_nb"}
-    undeclared = {package for package in packages if declared().isdisjoint(name.lower() for name in known.get(package, []))}
+    known, packages = (distributions(), {name.partition(".")[0] for name in imports(path)}
+                       - set(sys.stdlib_module_names) - {"istar_nb"})
+    undeclared = {package
+                  for package in packages if declared().isdisjoint(name.lower() for name in known.get(package, []))}
     assert not undeclared, f"{path.stem} imports {', '.join(sorted(undeclared))}, which settings.ini does not require"

@@ -18,15 +18,18 @@ from toy_task import write_model, write_task
 
 runs = int(os.environ.get("ISTAR_RAY_RUNS", 12))
 folder = tempfile.TemporaryDirectory()
-base = dict(task="sst2", model=f"{folder.name}/tiny", epochs=1, limit=64, max_length=16, batch_size=16, lr=1e-3, reference_points=2000)
-spec = dict(base=base, seeds=list(range(runs//4)), runs=[dict(method="none"), dict(method="istar", lam=[-1, 1]), dict(method="istar", lam=1, lr=1e30)])
+base = dict(task="sst2", model=f"{folder.name}/tiny", epochs=1, limit=64, max_length=16, batch_size=16, lr=1e-3,
+            reference_points=2000)
+spec = dict(base=base, seeds=list(range(runs//4)),
+            runs=[dict(method="none"), dict(method="istar", lam=[-1, 1]), dict(method="istar", lam=1, lr=1e30)])
 
 
 @pytest.fixture
 def cluster(monkeypatch):
     "A head and one more node, each with one core for runs."
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    cluster = Cluster(initialize_head=True, head_node_args=dict(num_cpus=1, object_store_memory=80*2**20, include_dashboard=False))
+    cluster = Cluster(initialize_head=True,
+                      head_node_args=dict(num_cpus=1, object_store_memory=80*2**20, include_dashboard=False))
     cluster.other = cluster.add_node(num_cpus=1, object_store_memory=80*2**20)
     ray.init(address=cluster.address, log_to_driver=False)
     yield cluster
@@ -50,14 +53,17 @@ def test_a_node_is_lost_and_no_run(tmp_path, cluster):
             time.sleep(0.002)
     thread = threading.Thread(target=lose, daemon=True)
     thread.start()
-    records = sweep(spec, executor="ray", data_dir=data, root=tmp_path/"ray", checkpoints=tmp_path/"checkpoints", progress=False)
+    records = sweep(spec, executor="ray", data_dir=data, root=tmp_path/"ray", checkpoints=tmp_path/"checkpoints",
+                    progress=False)
     if not lost: lost.append(runs)
     thread.join()
     assert lost[0] < runs, "the node was lost on the way"
     end = time.monotonic() + 60
     while [n["Alive"] for n in ray.nodes()].count(True) > 1 and time.monotonic() < end: time.sleep(0.1)
     assert ray.cluster_resources()["CPU"] == 1
-    expected = sweep(spec, data_dir=data, root=tmp_path/"local", checkpoints=tmp_path/"checkpoints", threads=1, progress=False)
+    expected = sweep(spec, data_dir=data, root=tmp_path/"local", checkpoints=tmp_path/"checkpoints", threads=1,
+                     progress=False)
     assert len(records) == len(expected) == len(grid(spec)) == runs
-    assert [r.same for r in records] == [r.same for r in expected] and [r.status for r in records] == ["done", "done", "done", "failed"]*(runs//4)
+    assert ([r.same for r in records] == [r.same for r in expected]
+            and [r.status for r in records] == ["done", "done", "done", "failed"]*(runs//4))
     assert len(list(iterate_records(tmp_path/"ray"))) == runs and not list((tmp_path/"checkpoints").iterdir())

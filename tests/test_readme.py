@@ -15,7 +15,8 @@ README = Path(__file__).parents[1]/"README.md"
 
 def five_lines()->tuple[str,str]: # what comes before the loop, and one step of it
     "The penalty in a loop, as it is printed."
-    block, = (block for block in re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL) if "penalty" in block)
+    block, = (block for block in re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+              if "penalty" in block)
     before, step = block.split("...\n")
     return before, re.sub("^    ", "", step, flags=re.MULTILINE)
 

@@ -28,9 +28,11 @@ def cloud(offset=5.):
     "Three layers of 50 sentences of 1 to 6 tokens, whose tokens resemble each other, away from the origin."
     generator = torch.Generator().manual_seed(0)
     scale = torch.linspace(3, 0.5, dims)
-    layers = [(torch.randn(sentences, length, dims, generator=generator) + torch.randn(sentences, 1, dims, generator=generator))*scale
+    layers = [(torch.randn(sentences, length, dims, generator=generator)
+               + torch.randn(sentences, 1, dims, generator=generator))*scale
               + offset*(l+1)/2*torch.linspace(0, 1, dims) for l in range(3)]
-    return HiddenStates(layers, (torch.arange(length) < torch.randint(1, length+1, (sentences, 1), generator=generator)).long())
+    return HiddenStates(layers,
+                        (torch.arange(length) < torch.randint(1, length+1, (sentences, 1), generator=generator)).long())
 
 
 def share(states, rank, first):
@@ -38,38 +40,47 @@ def share(states, rank, first):
     return HiddenStates([layer[rows] for layer in states.layers], states.mask[rows])
 
 
-def reference(dtype=torch.float32): return covariance(torch.randn(200, dims, generator=torch.Generator().manual_seed(1), dtype=torch.float64)*3).to(dtype)
+def reference(dtype=torch.float32):
+    return covariance(torch.randn(200, dims, generator=torch.Generator().manual_seed(1),
+                                  dtype=torch.float64)*3).to(dtype)
 
 
 def make(name, dtype=torch.float32):
     "A fresh penalty."
     cov = reference(dtype)
-    return {"auto": lambda: IStar("auto", cov), "target": lambda: IStar(0.2, cov, target=0.3), "average": lambda: IStar(0.2, cov, average=0.3),
+    return {"auto": lambda: IStar("auto", cov), "target": lambda: IStar(0.2, cov, target=0.3),
+            "average": lambda: IStar(0.2, cov, average=0.3),
             "per layer": lambda: IStar("auto", torch.stack([cov, cov]), per_layer=True, average=0.3, target=0.1),
-            "unbiased": UnbiasedIStar, "unbiased target": lambda: UnbiasedIStar("all", per_layer=True, target=0.2), "unbiased cls": lambda: UnbiasedIStar(tokens="cls"),
-            "cosreg": CosReg, "cosreg all": lambda: CosReg("all", "all"), "vicreg": VICRegCovariance, "vicreg real": lambda: VICRegCovariance([0, 2], "real"),
+            "unbiased": UnbiasedIStar, "unbiased target": lambda: UnbiasedIStar("all", per_layer=True, target=0.2),
+            "unbiased cls": lambda: UnbiasedIStar(tokens="cls"),
+            "cosreg": CosReg, "cosreg all": lambda: CosReg("all", "all"), "vicreg": VICRegCovariance,
+            "vicreg real": lambda: VICRegCovariance([0, 2], "real"),
             "uniformity": Uniformity, "uniformity real": lambda: Uniformity(3., [1, 2], "real")}[name]()
 
 
-names = ["auto", "target", "average", "per layer", "unbiased", "unbiased target", "unbiased cls", "cosreg", "cosreg all", "vicreg", "vicreg real", "uniformity", "uniformity real"]
+names = ["auto", "target", "average", "per layer", "unbiased", "unbiased target", "unbiased cls", "cosreg",
+         "cosreg all", "vicreg", "vicreg real", "uniformity", "uniformity real"]
 
 
 def value_and_gradients(states, penalty):
     leaves = [layer.clone().requires_grad_() for layer in states.layers]
     value = penalty(HiddenStates(leaves, states.mask))
     value.backward()
-    return value.detach(), [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves], dict(penalty.state_dict())
+    return (value.detach(), [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves],
+            dict(penalty.state_dict()))
 
 
 def few_points(dtype=torch.float32):
     "Six sentences, whose [CLS] in two layers are half as many as dimensions, and a penalty on them; one process takes the Gram matrix."
     states = cloud()
-    return HiddenStates([layer[:6].to(dtype) for layer in states.layers], states.mask[:6]), IStar(0.2, reference(dtype), tokens="cls")
+    return (HiddenStates([layer[:6].to(dtype) for layer in states.layers], states.mask[:6]),
+            IStar(0.2, reference(dtype), tokens="cls"))
 
 
 def all_penalties(rank):
     few, penalty = few_points()
-    return [value_and_gradients(share(cloud(), rank, first), make(name)) for name in names for first in splits] + [value_and_gradients(share(few, rank, 4), penalty)]
+    return ([value_and_gradients(share(cloud(), rank, first), make(name)) for name in names for first in splits]
+            + [value_and_gradients(share(few, rank, 4), penalty)])
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +91,8 @@ def test_few_points_have_the_same_penalty_on_one_process_and_on_two(of_two):
     value, gradients, _ = value_and_gradients(*few_points(torch.float64))
     (a, grads_a, _), (b, grads_b, _) = of_two[-1]
     torch.testing.assert_close(a.double(), value, rtol=1e-5, atol=1e-6)
-    for x, y, gradient in zip(grads_a, grads_b, gradients): assert (torch.cat([x, y])/2 - gradient).norm() <= 1e-5*gradient.norm()
+    for x, y, gradient in zip(grads_a, grads_b, gradients):
+        assert (torch.cat([x, y])/2 - gradient).norm() <= 1e-5*gradient.norm()
 
 
 def double(states): return HiddenStates([layer.double() for layer in states.layers], states.mask)
@@ -111,7 +123,8 @@ def test_automatic_shrinkage_is_that_of_the_joined_sentences():
 
 
 faults = {"nan": "not finite", "empty": "`mask` ", "zero": "zero vector", "constant": "zero variance", "few": "`mask` "}
-raised = {"nan": ["auto", "average", "unbiased", "cosreg", "vicreg", "uniformity"], "empty": ["auto", "average", "unbiased", "cosreg", "vicreg", "uniformity"],
+raised = {"nan": ["auto", "average", "unbiased", "cosreg", "vicreg", "uniformity"],
+          "empty": ["auto", "average", "unbiased", "cosreg", "vicreg", "uniformity"],
           "zero": ["cosreg", "uniformity"], "constant": ["average", "unbiased"], "few": ["auto", "unbiased"]}
 
 
@@ -132,15 +145,18 @@ def error_text(penalty, states):
     except ValueError as e: return str(e)
 
 
-def errors(rank): return [error_text(make(name).eval(), faulty(kind, rank)) for kind, wanted in raised.items() for name in wanted]
+def errors(rank):
+    return [error_text(make(name).eval(), faulty(kind, rank)) for kind, wanted in raised.items() for name in wanted]
 
 
 def test_every_process_finds_the_same_errors(tmp_path):
     cases = [(kind, name) for kind, wanted in raised.items() for name in wanted]
-    for (kind, name), a, b in zip(cases, *on_two(errors, folder=tmp_path), strict=True): assert a == b and faults[kind] in a, (kind, name, a, b)
+    for (kind, name), a, b in zip(cases, *on_two(errors, folder=tmp_path), strict=True):
+        assert a == b and faults[kind] in a, (kind, name, a, b)
 
 
-too_small = {"unbiased": 3, "unbiased target": 3, "auto": 3, "per layer": 3, "unbiased cls": 3, "vicreg": 1, "uniformity": 1}
+too_small = {"unbiased": 3, "unbiased target": 3, "auto": 3, "per layer": 3, "unbiased cls": 3, "vicreg": 1,
+             "uniformity": 1}
 
 
 def short_batches(rank):
@@ -151,7 +167,8 @@ def short_batches(rank):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             value, gradients, _ = value_and_gradients(share(states, rank, 1), make(name))
-        found.append((name, value.item(), max(g.abs().max().item() for g in gradients if g.numel()) if rank == 0 else 0., [str(w.message) for w in caught]))
+        found.append((name, value.item(), max(g.abs().max().item() for g in gradients if g.numel()) if rank == 0
+                      else 0., [str(w.message) for w in caught]))
     return found
 
 
@@ -159,7 +176,8 @@ def test_every_process_gives_a_short_batch_no_penalty(tmp_path):
     first, second = on_two(short_batches, folder=tmp_path)
     assert first == second
     for name, value, gradient, messages in first:
-        assert value == gradient == 0 and len(messages) == 1 and f"selects {too_small[name]} " in messages[0], (name, messages)
+        assert (value == gradient == 0 and len(messages) == 1
+                and f"selects {too_small[name]} " in messages[0]), (name, messages)
 
 
 def second_derivatives(rank):
@@ -179,7 +197,8 @@ def test_second_derivatives_over_processes_are_refused(tmp_path):
 
 
 def local_penalties(rank): # in one process there is nothing to share
-    return [type(make(n))(scope="local")(share(cloud(), rank, 25)) for n in ("unbiased", "cosreg", "vicreg", "uniformity")]
+    return [type(make(n))(scope="local")(share(cloud(), rank, 25))
+            for n in ("unbiased", "cosreg", "vicreg", "uniformity")]
 
 
 def test_local_scope_is_each_process_by_itself(tmp_path):
@@ -193,7 +212,8 @@ class Tiny(nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
-        self.first, self.second, self.head, self.idle = nn.Linear(dims, dims), nn.Linear(dims, dims), nn.Linear(dims, 3), nn.Linear(2, 2)
+        self.first, self.second, self.head, self.idle = (nn.Linear(dims, dims), nn.Linear(dims, dims),
+                                                         nn.Linear(dims, 3), nn.Linear(2, 2))
 
     def forward(self, x):
         states = [x, self.first(x).tanh()]
@@ -207,7 +227,8 @@ def strengths(rank, first, scale=1.):
     model, strength, states = Tiny(), RelativeStrength(-0.2, average=0.5), cloud()
     net = DistributedDataParallel(model, find_unused_parameters=True) if several else model
     part, seen = share(states, rank, first) if several else states, []
-    labels = (torch.arange(sentences) % 3)[(slice(first) if rank == 0 else slice(first, None)) if several else slice(None)]
+    labels = (torch.arange(sentences) % 3)[(slice(first) if rank == 0 else slice(first, None)) if several
+                                           else slice(None)]
     for step in range(3):
         layers, scores = net(part.layers[0] + step)
         penalty = IStar(0.)(HiddenStates(layers, part.mask))
@@ -257,10 +278,13 @@ def stacked(penalty): # of states in which every layer depends on the one below,
     return value
 
 
-points = {"covariance": lambda x: covariance(x.flatten(0, 1)).square().sum(), "isoscore": lambda x: isoscore(x.flatten(0, 1)),
-          "isoscore, few points": lambda x: isoscore(x.reshape(9, 12)), "isoscore_star": lambda x: isoscore_star(x.flatten(0, 1), torch.eye(3).double(), 0.3),
+points = {"covariance": lambda x: covariance(x.flatten(0, 1)).square().sum(),
+          "isoscore": lambda x: isoscore(x.flatten(0, 1)),
+          "isoscore, few points": lambda x: isoscore(x.reshape(9, 12)),
+          "isoscore_star": lambda x: isoscore_star(x.flatten(0, 1), torch.eye(3).double(), 0.3),
           "isoscore_unbiased": lambda x: isoscore_unbiased(x.flatten(0, 1))}
-of_three = {"istar": lambda: IStar(0.2, torch.eye(3).double()), "unbiased": UnbiasedIStar, "cosreg": lambda: CosReg("all"), "vicreg": lambda: VICRegCovariance("all", "real"),
+of_three = {"istar": lambda: IStar(0.2, torch.eye(3).double()), "unbiased": UnbiasedIStar,
+            "cosreg": lambda: CosReg("all"), "vicreg": lambda: VICRegCovariance("all", "real"),
             "uniformity": lambda: Uniformity(2., "all", "real"), "per layer": lambda: IStar(0., per_layer=True)}
 
 
@@ -282,8 +306,11 @@ def test_function_transforms_are_right_or_refused(name, transform):
     x = torch.randn(6, 6, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     value = points[name]
     try:
-        if transform == "vmap": found, expected = torch.func.vmap(value)(torch.stack([x, 2*x + 1])), torch.stack([value(x), value(2*x + 1)])
-        elif transform == "grad": found, expected = torch.func.grad(value)(x), torch.autograd.grad(value(y := x.clone().requires_grad_()), y)[0]
+        if transform == "vmap":
+            found, expected = torch.func.vmap(value)(torch.stack([x, 2*x + 1])), torch.stack([value(x), value(2*x + 1)])
+        elif transform == "grad":
+            found, expected = (torch.func.grad(value)(x),
+                               torch.autograd.grad(value(y := x.clone().requires_grad_()), y)[0])
         else: found, expected = torch.func.hessian(value)(x), torch.autograd.functional.hessian(value, x)
     except RuntimeError as e: assert "functorch" in str(e) or "vmap" in str(e)
     else: torch.testing.assert_close(found, expected)
@@ -311,8 +338,10 @@ def test_a_step_waits_at_most_twice(name):
     torch.testing.assert_close(gradient, gradients[-1], rtol=1e-5, atol=1e-8)
 
 
-scores = {"covariance": (lambda x: covariance(x).sum(), 1), "isoscore": (isoscore, 1), "isoscore, few points": (lambda x: isoscore(x[:10]), 1),
-          "isoscore_star": (lambda x: isoscore_star(x, reference().to(x), 0.2), 2), "isoscore_unbiased": (isoscore_unbiased, 2)}
+scores = {"covariance": (lambda x: covariance(x).sum(), 1), "isoscore": (isoscore, 1),
+          "isoscore, few points": (lambda x: isoscore(x[:10]), 1),
+          "isoscore_star": (lambda x: isoscore_star(x, reference().to(x), 0.2), 2),
+          "isoscore_unbiased": (isoscore_unbiased, 2)}
 
 
 @pytest.mark.parametrize("name", scores)
@@ -347,7 +376,8 @@ class Rounded(Work):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         k = factors.get(func.overloadpacket.__name__)
         if k is not None and product_format(torch.device("cpu")) == "bf16":
-            args, self.rounded = (*args[:k], *(factor.bfloat16().float() for factor in args[k:k+2]), *args[k+2:]), self.rounded + 1
+            args, self.rounded = ((*args[:k], *(factor.bfloat16().float() for factor in args[k:k+2]), *args[k+2:]),
+                                  self.rounded + 1)
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
@@ -355,14 +385,18 @@ class Rounded(Work):
 def activations():
     "States of MiniLM, which has dimensions far larger than the others."
     model, tokenizer = load_encoder("minilm")
-    texts = [f"{a} {b} {c}." for a in ("The file", "A socket", "This module", "The old parser") for b in ("is opened", "waits and waits for data", "fails")
+    texts = [f"{a} {b} {c}." for a in ("The file", "A socket", "This module", "The old parser")
+             for b in ("is opened", "waits and waits for data", "fails")
              for c in ("here", "in the next release of the library", "twice")]
     with torch.no_grad(): return hidden_states(model, dict(tokenizer(texts, padding=True, return_tensors="pt")))
 
 
-precise = {"istar": lambda states, p: IStar(0., precision=p), "shrunk": lambda states, p: IStar(0.2, covariance(states.points(3)), precision=p),
-           "few points": lambda states, p: IStar(0.2, covariance(states.points(3)), layers=3, tokens="cls", precision=p),
-           "by layer": lambda states, p: IStar(0., per_layer=True, precision=p), "unbiased": lambda states, p: UnbiasedIStar(precision=p)}
+precise = {"istar": lambda states, p: IStar(0., precision=p),
+           "shrunk": lambda states, p: IStar(0.2, covariance(states.points(3)), precision=p),
+           "few points": lambda states, p: IStar(0.2, covariance(states.points(3)), layers=3, tokens="cls",
+                                                 precision=p),
+           "by layer": lambda states, p: IStar(0., per_layer=True, precision=p),
+           "unbiased": lambda states, p: UnbiasedIStar(precision=p)}
 
 
 @pytest.mark.parametrize("name", precise)

@@ -24,10 +24,13 @@ updates_an_epoch = 30
 def made(tmp_path_factory):
     "The configuration of a run with a small model, a small task, and the command that makes it."
     folder = tmp_path_factory.mktemp("made")
-    config = RunConfig(model=str(write_model(folder/"model")), **toy | dict(limit=16*updates_an_epoch), method="istar", lam=-0.5, reference_points=5000)
+    config = RunConfig(model=str(write_model(folder/"model")), **toy | dict(limit=16*updates_an_epoch), method="istar",
+                       lam=-0.5, reference_points=5000)
     data = write_task(folder/"data")
-    words = ["train", "--model", config.model, "--task", "sst2", "--limit", config.limit, "--batch-size", "16", "--epochs", "2", "--lr", "1e-3", "--max-length", "16",
-             "--method", "istar", "--lam", "-0.5", "--reference-points", "5000", "--data-dir", data, "--checkpoint-every", "2", "--no-progress"]
+    words = ["train", "--model", config.model, "--task", "sst2", "--limit", config.limit, "--batch-size", "16",
+             "--epochs", "2", "--lr", "1e-3", "--max-length", "16",
+             "--method", "istar", "--lam", "-0.5", "--reference-points", "5000", "--data-dir", data,
+             "--checkpoint-every", "2", "--no-progress"]
     return config, data, words
 
 
@@ -43,8 +46,10 @@ def wait_for_update(folder, update, process, seconds=180):
 
 def torchrun(*words, folder):
     "`istar` on two processes, as people start it."
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "--no-python", Path(sys.executable).parent/"istar"]
-    return subprocess.run([*launcher, *map(str, words)], cwd=folder, env=os.environ | ALONE, encoding="utf-8", stdout=subprocess.PIPE,
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "--no-python",
+                Path(sys.executable).parent/"istar"]
+    return subprocess.run([*launcher, *map(str, words)], cwd=folder, env=os.environ | ALONE, encoding="utf-8",
+                          stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, timeout=600).stdout
 
 
@@ -61,7 +66,8 @@ def test_killed_twice_in_the_middle_of_an_epoch(istar, made, tmp_path, processes
     out = [rank.wait() for rank in start()]
     resumed = find_record(tmp_path/"runs", config.id)
     assert resumed is not None, out
-    whole = torchrun(*words, "--root", "whole", folder=tmp_path) if processes == 2 else istar(*words, "--root", "whole").wait()
+    whole = (torchrun(*words, "--root", "whole", folder=tmp_path) if processes == 2
+             else istar(*words, "--root", "whole").wait())
     assert resumed.same == find_record(tmp_path/"whole", config.id).same, whole
     assert resumed.environment["processes"] == processes
     assert not list((tmp_path/"runs"/"checkpoints").iterdir()), "checkpoints of a finished run are removed"
@@ -82,7 +88,8 @@ def test_half_written_checkpoint_does_not_count(made, tmp_path):
     folder = tmp_path/"checkpoints"/small.id/"writing.tmp"
     folder.mkdir(parents=True)
     (folder/"session.json").write_text("{")
-    assert train(small, tmp_path, data, progress=False).status == "done" and not list((tmp_path/"checkpoints").iterdir())
+    assert (train(small, tmp_path, data, progress=False).status == "done"
+            and not list((tmp_path/"checkpoints").iterdir()))
 
 
 class Unplugged(Exception): "The power went out."
@@ -104,8 +111,10 @@ def go_on(config, root, data): return train(config, root, data, checkpoint_every
 
 
 local = dict(method="istar", scope="local", reference_points=500)
-kinds = [dict(**local, lam=1, refresh="start"), dict(**local, lam=1, refresh="average"), dict(**local, relative=0.5, per_layer=True, refresh_every=3, accumulate=2),
-         dict(method="istar", relative=0.5, refresh="average", max_points=40), dict(method="entropy", accumulate=2), dict(method="isobn"),
+kinds = [dict(**local, lam=1, refresh="start"), dict(**local, lam=1, refresh="average"),
+         dict(**local, relative=0.5, per_layer=True, refresh_every=3, accumulate=2),
+         dict(method="istar", relative=0.5, refresh="average", max_points=40), dict(method="entropy", accumulate=2),
+         dict(method="isobn"),
          dict(method="cosreg", lam_start=0.5, lam_ramp=1.)]
 
 
@@ -115,7 +124,8 @@ def broken_and_whole(rank, model, data, folder):
     for i, kind in enumerate(kinds):
         config = RunConfig(model=model, **toy, **kind)
         unplugged_after(12//config.accumulate - 1, config, f"{folder}/broken {i}", data)
-        equal.append(go_on(config, f"{folder}/broken {i}", data).same == go_on(config, f"{folder}/whole {i}", data).same)
+        equal.append(go_on(config, f"{folder}/broken {i}", data).same
+                     == go_on(config, f"{folder}/whole {i}", data).same)
     return equal
 
 
@@ -123,17 +133,20 @@ def broken_and_whole(rank, model, data, folder):
 def test_every_kind_of_run_is_resumed(tmp_path, processes):
     "Also those of which every process has a reference of its own."
     args = str(write_model(tmp_path/"model")), write_task(tmp_path/"data"), str(tmp_path)
-    results = [broken_and_whole(0, *args)] if processes == 1 else on_two(broken_and_whole, *args, folder=tmp_path, connected=False)
+    results = ([broken_and_whole(0, *args)] if processes == 1
+               else on_two(broken_and_whole, *args, folder=tmp_path, connected=False))
     for equal in results: assert equal == [True]*len(kinds)
 
 
 @pytest.mark.parametrize("name", ["session.safetensors", "session.json", "rank-0.safetensors"])
 def test_a_damaged_checkpoint_is_passed_over(tmp_path, name):
-    config, data = RunConfig(model=str(write_model(tmp_path/"model")), method="istar", lam=1, refresh="start", **toy), write_task(tmp_path/"data")
+    config, data = (RunConfig(model=str(write_model(tmp_path/"model")), method="istar", lam=1, refresh="start", **toy),
+                    write_task(tmp_path/"data"))
     unplugged_after(5, config, tmp_path/"broken", data)
     [older, newest] = sorted((tmp_path/"broken"/"checkpoints"/config.id).iterdir())
     (newest/name).write_bytes((newest/name).read_bytes()[:100])
-    with pytest.warns(UserWarning, match=f"{newest.name} .* is passed over"): record = go_on(config, tmp_path/"broken", data)
+    with pytest.warns(UserWarning, match=f"{newest.name} .* is passed over"):
+        record = go_on(config, tmp_path/"broken", data)
     assert record.same == go_on(config, tmp_path/"whole", data).same
 
 
@@ -147,7 +160,8 @@ def test_full_disk(tmp_path, monkeypatch):
     with monkeypatch.context() as m:
         m.setattr(training, "update", filling)
         try:
-            with pytest.raises(OSError, match="after 4 updates could not be written"): go_on(config, tmp_path/"full", data)
+            with pytest.raises(OSError, match="after 4 updates could not be written"):
+                go_on(config, tmp_path/"full", data)
         finally: resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [p.name for p in (tmp_path/"full"/"checkpoints"/config.id).iterdir()] == ["checkpoint-000000002-0000"]
     assert find_record(tmp_path/"full", config.id) is None
@@ -156,7 +170,8 @@ def test_full_disk(tmp_path, monkeypatch):
 
 def test_no_room_for_the_record(tmp_path, monkeypatch):
     "No half record remains, and the finished run is not trained again."
-    config, data, before = RunConfig(model=str(write_model(tmp_path/"model")), **toy), write_task(tmp_path/"data"), resource.getrlimit(resource.RLIMIT_FSIZE)
+    config, data, before = (RunConfig(model=str(write_model(tmp_path/"model")), **toy), write_task(tmp_path/"data"),
+                            resource.getrlimit(resource.RLIMIT_FSIZE))
     kept = training.keep_record
     def filling(*args):
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))

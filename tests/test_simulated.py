@@ -57,7 +57,8 @@ COUNTED = {
     "mask": lambda x: x[x > 0], "copy to the host": lambda x: x.cpu(), "eigh": lambda x: torch.linalg.eigvalsh(x),
     "unique": lambda x: x.unique(), "equal": lambda x: torch.equal(x, x),
 }
-AS_ITEM = {"bool": lambda x: bool((x > 0).all()), "float": lambda x: float(x[0, 0]), "if": lambda x: 1 if x.sum() else 0}
+AS_ITEM = {"bool": lambda x: bool((x > 0).all()), "float": lambda x: float(x[0, 0]),
+           "if": lambda x: 1 if x.sum() else 0}
 UNCOUNTED = {
     "arithmetic": lambda x: (x @ x).sum(0, keepdim=True).exp(), "shapes": lambda x: (len(x), x.shape, x.dtype),
     "where": lambda x: torch.where(x > 0, x, 0.), "a masked fill": lambda x: x.__setitem__(x > 0, 0.),
@@ -122,7 +123,8 @@ def test_tensors_are_saved_and_loaded(sim):
 def test_refuses_float64_if_asked_to():
     with Accelerator(float64=False) as sim:
         x = torch.ones(2).to(sim.device)
-        for convert in (lambda: x.double(), lambda: torch.zeros(1, dtype=torch.float64, device=NAME), lambda: x.sum(dtype=torch.float64),
+        for convert in (lambda: x.double(), lambda: torch.zeros(1, dtype=torch.float64, device=NAME),
+                        lambda: x.sum(dtype=torch.float64),
                         lambda: torch.ones(2, dtype=torch.float64).to(NAME)):
             with pytest.raises(TypeError, match="float64"): convert()
 

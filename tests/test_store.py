@@ -18,7 +18,8 @@ def record_of(seed, writer):
     "A record of some length, in which every line says who wrote it."
     config = RunConfig(seed=seed)
     steps = [dict(update=i, task_loss=float(writer)) for i in range(300)]
-    return RunRecord(asdict(config), config.id, "done", "matthews", float(writer), [dict(epoch=0, score=float(writer))], steps, seconds=float(writer))
+    return RunRecord(asdict(config), config.id, "done", "matthews", float(writer), [dict(epoch=0, score=float(writer))],
+                     steps, seconds=float(writer))
 
 
 def write(root, writer, barrier):
@@ -31,7 +32,8 @@ def write(root, writer, barrier):
 
 def check_whole(record):
     "Everything in a record is from one writer."
-    assert {record.score, record.seconds, *(s["task_loss"] for s in record.steps)} == {record.score} and len(record.steps) == 300
+    assert ({record.score, record.seconds, *(s["task_loss"] for s in record.steps)} == {record.score}
+            and len(record.steps) == 300)
 
 
 def written_by_eight(root):
@@ -47,7 +49,8 @@ def written_by_eight(root):
         records = {r.id: r for r in iterate_records(root)}
     assert [p.code for p in processes] == [0]*writers, [p.said for p in processes]
     for record in records.values(): check_whole(record)
-    assert set(records) == {RunConfig(seed=1000*(w+1) + i).id for w in range(writers) for i in range(own)} | {RunConfig(seed=i).id for i in range(shared)}
+    assert set(records) == {RunConfig(seed=1000*(w+1) + i).id for w in range(writers)
+                            for i in range(own)} | {RunConfig(seed=i).id for i in range(shared)}
     fs, folder = open_root(root)
     assert len(fs.ls(folder, detail=False)) == len(records), "no temporary file is left"
     return seen
@@ -63,7 +66,9 @@ def bucket(monkeypatch):
     server = pytest.importorskip("moto.server").ThreadedMotoServer(port=0)
     server.start()
     host, port = server.get_host_and_port()
-    for name, value in dict(AWS_ENDPOINT_URL=f"http://{host}:{port}", AWS_ACCESS_KEY_ID="a", AWS_SECRET_ACCESS_KEY="b", AWS_DEFAULT_REGION="us-east-1").items(): monkeypatch.setenv(name, value)
+    for name, value in dict(AWS_ENDPOINT_URL=f"http://{host}:{port}", AWS_ACCESS_KEY_ID="a", AWS_SECRET_ACCESS_KEY="b",
+                            AWS_DEFAULT_REGION="us-east-1").items():
+        monkeypatch.setenv(name, value)
     import s3fs
     s3fs.S3FileSystem.clear_instance_cache()
     name = f"isotropy-{uuid4().hex}"
@@ -78,10 +83,12 @@ def test_eight_writers_on_s3(bucket): assert written_by_eight(bucket) > 0
 
 def test_a_sweep_on_s3(bucket, tmp_path):
     from istar_nb.sweeps import sweep
-    spec = dict(base=dict(model="tiny-bert", epochs=1, limit=64, batch_size=16, max_length=16), seeds=[0], runs=[dict(method="none"), dict(method="istar", lam=1, reference_points=500)])
+    spec = dict(base=dict(model="tiny-bert", epochs=1, limit=64, batch_size=16, max_length=16), seeds=[0],
+                runs=[dict(method="none"), dict(method="istar", lam=1, reference_points=500)])
     assert load_records(bucket).empty and find_record(bucket, "0"*16) is None
     first = sweep(spec, root=bucket, progress=False, checkpoints=tmp_path)
-    assert [r.status for r in first] == ["done"]*2 and sweep(spec, root=bucket, progress=False, checkpoints=tmp_path) == first
+    assert ([r.status for r in first] == ["done"]*2
+            and sweep(spec, root=bucket, progress=False, checkpoints=tmp_path) == first)
     assert load_records(bucket).method.tolist() == [r.config["method"] for r in sorted(first, key=lambda r: r.id)]
     other = replace(first[0], seconds=1.)
     process = Process(save_record, record_of(5, 0), bucket)   # another machine

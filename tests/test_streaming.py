@@ -28,16 +28,21 @@ def close(values, wanted, tolerance=1e-6, without=()):
     "Check dictionaries of measures against each other."
     assert set(values) >= set(wanted) - set(without)
     for name in set(wanted) - set(without):
-        assert_close(values[name].double(), wanted[name].double(), rtol=tolerance, atol=tolerance, msg=lambda m: f"{name}: {m}")
+        assert_close(values[name].double(), wanted[name].double(), rtol=tolerance, atol=tolerance,
+                     msg=lambda m: f"{name}: {m}")
 
 
 def in_memory(x):
     "The measures of points in memory, in float64."
     x, outliers = x.double(), outlier_dimensions(x)
-    return dict(isoscore=isoscore(x), participation_ratio=participation_ratio(covariance(x)), effective_rank_raw=effective_rank(x),
-                effective_rank_centred=effective_rank(x, center=True), ev_1=explained_variance(x, 1), ev_5=explained_variance(x, 5), ev_20=explained_variance(x, 20),
-                sv_anisotropy_raw=sv_anisotropy(x, 1, center=False), sv_anisotropy_centred=sv_anisotropy(x, 1), mean_cosine=mean_cosine(x), outlier_share=outliers.share,
-                mean_activation=mean_activation(x), outlier_count=torch.tensor(outliers.count), count=torch.tensor(len(x)))
+    return dict(isoscore=isoscore(x), participation_ratio=participation_ratio(covariance(x)),
+                effective_rank_raw=effective_rank(x),
+                effective_rank_centred=effective_rank(x, center=True), ev_1=explained_variance(x, 1),
+                ev_5=explained_variance(x, 5), ev_20=explained_variance(x, 20),
+                sv_anisotropy_raw=sv_anisotropy(x, 1, center=False), sv_anisotropy_centred=sv_anisotropy(x, 1),
+                mean_cosine=mean_cosine(x), outlier_share=outliers.share,
+                mean_activation=mean_activation(x), outlier_count=torch.tensor(outliers.count),
+                count=torch.tensor(len(x)))
 
 
 def sentences(count): return [row["sentence"] for row in load_task("stdlib-docs").train[:count]]
@@ -74,7 +79,8 @@ def measure_shares(rank, corpus):
         mine = corpus[:first] if rank == 0 else corpus[first:]
         score, every = filled(IsoScoreMetric(), mine), filled(IsotropyMetrics(), mine)
         values, errors = every.compute(), every.errors()
-        out.append(dict(values=values, errors=errors, score=score.compute(), local=every.count, gathered=gathered_value(mine)))
+        out.append(dict(values=values, errors=errors, score=score.compute(), local=every.count,
+                        gathered=gathered_value(mine)))
     return out
 
 
@@ -90,9 +96,11 @@ def test_two_processes_give_the_numbers_of_one(corpus, tmp_path):
     close(one, wanted)
     for first, a, b in zip(shares, *on_two(measure_shares, corpus, folder=tmp_path)):
         mine = len(real_points(corpus[:first])) if first else 0
-        assert (a["local"], b["local"]) == (mine, len(points) - mine)    # computing does not leave the others' points behind
+        # computing does not leave the others' points behind
+        assert (a["local"], b["local"]) == (mine, len(points) - mine)
         for result in (a, b):
-            close(result["values"], one, without={"isoscore_unbiased", "isoscore_unbiased_se"})    # which depend on the dealing
+            # which depend on the dealing
+            close(result["values"], one, without={"isoscore_unbiased", "isoscore_unbiased_se"})
             assert abs(result["values"]["isoscore_unbiased"] - one["isoscore_unbiased"]) < 2*one["isoscore_unbiased_se"]
             for value in (result["score"], result["gathered"]): assert_close(value, one["isoscore"], rtol=1e-6, atol=0)
             assert all(e.isfinite() for e in result["errors"].values())
@@ -115,7 +123,8 @@ def disagree(rank):
 def test_processes_that_disagree_get_the_same_error(tmp_path):
     a, b = on_two(disagree, folder=tmp_path)
     assert a == b and [count for _, count in a] == [6, 6, 0]
-    for (message, _), text in zip(a, ("between 5 and 6 dimensions", "between 5 and 6 `groups`", "0 were seen")): assert text in message
+    for (message, _), text in zip(a, ("between 5 and 6 dimensions", "between 5 and 6 `groups`", "0 were seen")):
+        assert text in message
 
 
 def tokenized():
@@ -166,7 +175,8 @@ def test_merging_in_any_order(corpus):
 
 def test_groups_give_the_unbiased_score_of_the_earlier_page(corpus):
     "One update deals 60 sentences to 8 groups in runs; the same numbers as ids give the same score and standard error."
-    states, mask = torch.cat([s[:, :10] for s, _ in corpus[:4]])[:60], torch.cat([m[:, :10] for _, m in corpus[:4]])[:60]
+    states, mask = (torch.cat([s[:, :10] for s, _ in corpus[:4]])[:60],
+                    torch.cat([m[:, :10] for _, m in corpus[:4]])[:60])
     metric = IsotropyMetrics()
     metric.update(states, mask)
     values = metric.compute()
@@ -186,7 +196,8 @@ def test_stopped_and_loaded_it_ends_where_it_would_have(corpus, tmp_path):
     for metric in loaded: metric.load_state_dict(dict(saved))
     for metric in (first, *loaded): filled(metric, corpus[6:])
     filled(unbroken, corpus)
-    for metric in (first, *loaded): assert torch.equal(metric.sums, unbroken.sums)    # also: two metrics loaded from one dict do not share it
+    for metric in (first, *loaded):
+        assert torch.equal(metric.sums, unbroken.sums)    # also: two metrics loaded from one dict do not share it
 
 
 @pytest.mark.parametrize("offset", (0., 1e3, 1e6))
@@ -241,10 +252,12 @@ def test_checkpointed_activations_count_once(family, reentrant):
     batch = tokenizer(sentences(10), padding=True, return_tensors="pt")
     model.train().gradient_checkpointing_enable(dict(use_reentrant=reentrant))
     model.config.use_cache, blocks, forwards = False, repeated_blocks(model), []
-    inner = [next(f"{block}.{name}" for name, m in model.get_submodule(block).named_modules() if isinstance(m, (torch.nn.Linear, torch.nn.LayerNorm))) for block in blocks]
+    inner = [next(f"{block}.{name}" for name, m in model.get_submodule(block).named_modules()
+                  if isinstance(m, (torch.nn.Linear, torch.nn.LayerNorm))) for block in blocks]
     for name in inner: model.get_submodule(name).register_forward_hook(lambda *_: forwards.append(1))
     with watch(model, [*blocks, *inner]) as seen: model(**batch).last_hidden_state.square().sum().backward()
-    assert {name: int(v["count"]) for name, v in seen.compute().items()} == dict.fromkeys([*blocks, *inner], batch["attention_mask"].sum().item())
+    assert ({name: int(v["count"]) for name, v in seen.compute().items()}
+            == dict.fromkeys([*blocks, *inner], batch["attention_mask"].sum().item()))
     assert len(forwards) == 2*len(inner)
 
 
@@ -259,7 +272,8 @@ def test_hooks_are_removed_after_an_exception(where):
     before = hooks(model)
     def broken(*_): raise RuntimeError("broken")
     with pytest.raises((RuntimeError, ValueError, IndexError)):
-        with watch(model, "nothing like this" if where == "layers" else None, broken if where == "mask" else None) as seen:
+        with watch(model, "nothing like this" if where == "layers" else None,
+                   broken if where == "mask" else None) as seen:
             assert hooks(model) != before
             if where == "model": model(**batch, position_ids=torch.full((1, 1), 10**6))
             model(**batch)
@@ -284,20 +298,25 @@ def test_watching_changes_nothing():
 
 # Collections
 
-different = dict(real=IsoScoreMetric, cls=partial(IsoScoreMetric, tokens="cls"), all=partial(IsoScoreMetric, tokens="all"),
+different = dict(real=IsoScoreMetric, cls=partial(IsoScoreMetric, tokens="cls"),
+                 all=partial(IsoScoreMetric, tokens="all"),
                  star=partial(IsoScoreMetric, cov_ref=torch.eye(12)/12, zeta=0.4), sized=partial(IsoScoreMetric, 12),
                  many=IsotropyMetrics, three=partial(IsotropyMetrics, groups=3), few=partial(IsotropyMetrics, ks=(2,)),
-                 first=partial(IsotropyMetrics, tokens="cls"), variance=partial(IsotropyMetrics, by="variance", n_sigma=1.))
+                 first=partial(IsotropyMetrics, tokens="cls"),
+                 variance=partial(IsotropyMetrics, by="variance", n_sigma=1.))
 
 
 @pytest.mark.parametrize("first", ("padded", "unpadded", "one token", "empty"))
 def test_a_collection_gives_what_its_metrics_give_alone(first):
     "Whatever its first batch could not tell apart; also through `forward`, after `reset`, and in the middle."
     rng = torch.Generator().manual_seed(0)
-    batches = [(torch.randn(6, T, 12, generator=rng) + 1, torch.arange(T) < torch.randint(1, T+1, (6, 1), generator=rng)) for T in (5, 7, 9)]
+    batches = [(torch.randn(6, T, 12, generator=rng) + 1,
+                torch.arange(T) < torch.randint(1, T+1, (6, 1), generator=rng)) for T in (5, 7, 9)]
     x, mask = batches[0]
-    batches[0] = dict(padded=(x, mask), unpadded=(x, mask | True), empty=(x[:0], mask[:0])).get(first, (x[:, :1], mask[:, :1]))
-    together, alone = MetricCollection({name: make() for name, make in different.items()}), {name: make() for name, make in different.items()}
+    batches[0] = dict(padded=(x, mask), unpadded=(x, mask | True),
+                      empty=(x[:0], mask[:0])).get(first, (x[:, :1], mask[:, :1]))
+    together, alone = (MetricCollection({name: make() for name, make in different.items()}),
+                       {name: make() for name, make in different.items()})
     for passes in range(2):
         for batch in batches: together.update(*batch)
         for metric in alone.values(): filled(metric, batches)
@@ -308,7 +327,8 @@ def test_a_collection_gives_what_its_metrics_give_alone(first):
                 found = values.get(key, values.get(f"{name}_{key}"))
                 assert_close(found, wanted, equal_nan=True, msg=lambda m: f"{name}, {key}: {m}")
         groups = {frozenset(group) for group in together.compute_groups.values()}
-        assert not any({"real", "cls"} <= group or {"real", "all"} <= group or {"many", "first"} <= group for group in groups)
+        assert not any({"real", "cls"} <= group or {"real", "all"} <= group or {"many", "first"} <= group
+                       for group in groups)
         together.reset()
         for metric in alone.values(): metric.reset()
 
@@ -352,4 +372,5 @@ def test_watching_waits_twice_a_layer():
             sim.waits.clear()
             model(**batch)
             assert sim.waits.total() - own <= 2*len(seen.metrics), sim.waits
-        for name, metric in seen.metrics.items(): assert_close(metric.sums.cpu(), plain.metrics[name].sums, rtol=1e-5, atol=1e-5)
+        for name, metric in seen.metrics.items():
+            assert_close(metric.sums.cpu(), plain.metrics[name].sums, rtol=1e-5, atol=1e-5)

@@ -29,9 +29,11 @@ with_minilm = pytest.mark.skipif(minilm_missing, reason="the package gt-all-mini
 
 # Rows of the splits and, for a classification, how often each label comes in train, as their authors published them
 # (QNLI, QQP and SQuAD train: what the data folder's README says of its subsets).
-ROWS = dict(cola=(8551, 1043), sst2=(67349, 872), mrpc=(3668, 408), rte=(2490, 277), stsb=(5749, 1500), qnli=(9999, 5463), qqp=(8999, 1000),
+ROWS = dict(cola=(8551, 1043), sst2=(67349, 872), mrpc=(3668, 408), rte=(2490, 277), stsb=(5749, 1500),
+            qnli=(9999, 5463), qqp=(8999, 1000),
             sst5=(8544, 1101), squad=(11877, 10570))
-LABELS = dict(cola=[2528, 6023], sst2=[29780, 37569], mrpc=[1194, 2474], rte=[1249, 1241], sst5=[1092, 2218, 1624, 2322, 1288])
+LABELS = dict(cola=[2528, 6023], sst2=[29780, 37569], mrpc=[1194, 2474], rte=[1249, 1241],
+              sst5=[1092, 2218, 1624, 2322, 1288])
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +54,8 @@ def write_folder(folder, task, rows):
 # Invented rows with the columns that the hub has.
 HUB_ROWS = {
     "cola": [dict(sentence=f"Sentence {i} is here.", label=i % 2, idx=i) for i in range(4)],
-    "stsb": [dict(sentence1="One boat.", sentence2=f"{i} boats.", label=float(np.float32(i / 5)), idx=i) for i in range(4)],
+    "stsb": [dict(sentence1="One boat.", sentence2=f"{i} boats.", label=float(np.float32(i / 5)), idx=i)
+             for i in range(4)],
     "sst5": [dict(text=f"Film {i}.", label=i, label_text="any") for i in range(5)],
     "squad": [dict(id=f"q{i}", title="Boats", question="Where is it?", context=f"Boat {i} is in the harbour.",
                    answers=dict(text=["in the harbour"], answer_start=[10])) for i in range(3)],
@@ -71,7 +74,8 @@ def test_hub_and_folder_give_the_same_rows(name, tmp_path, monkeypatch):
     task = replace(TASKS[name], hub=(str(hub), None))
     found = load_task(task, hub=True)
     renamed = [{dict(task.renames).get(k, k): v for k, v in row.items()} for row in rows]
-    if name == "stsb": renamed = [{**row, "label": round(row["label"], 4)} for row in renamed]  # a folder has 0.2, the hub its float32
+    if name == "stsb":
+        renamed = [{**row, "label": round(row["label"], 4)} for row in renamed]  # a folder has 0.2, the hub its float32
     write_folder(tmp_path/"folder", task, dict(train=renamed, validation=renamed))
     kept = load_task(task, tmp_path/"folder", hub=True)
     assert (found.source, kept.source) == ("hub", "data_dir")
@@ -82,7 +86,8 @@ def test_hub_and_folder_give_the_same_rows(name, tmp_path, monkeypatch):
 def test_hub_is_only_asked_when_told_to(tmp_path, monkeypatch):
     monkeypatch.delenv("ISTAR_DATA", raising=False)
     asked = []
-    monkeypatch.setitem(sys.modules, "datasets", type("Datasets", (), {"load_dataset": staticmethod(lambda *a: asked.append(a) or {})}))
+    monkeypatch.setitem(sys.modules, "datasets",
+                        type("Datasets", (), {"load_dataset": staticmethod(lambda *a: asked.append(a) or {})}))
     with pytest.raises(ValueError, match="hub=True"): load_task("cola")
     with pytest.raises(FileNotFoundError, match="cola"): load_task("cola", tmp_path, hub=True)
     assert not asked
@@ -95,7 +100,8 @@ def test_a_task_that_the_hub_does_not_have(monkeypatch):
     with pytest.raises(ValueError, match="not on the hub"): load_task(replace(TASKS["cola"], hub=None), hub=True)
 
 
-@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b'{"sentence": "a"'), gzip.compress(b'{"sentence": "a", "label": 0}\n' * 99)[:-9]],
+@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b'{"sentence": "a"'),
+                                     gzip.compress(b'{"sentence": "a", "label": 0}\n' * 99)[:-9]],
                          ids=["no gzip", "half a row", "half a file"])    # a gzip header holds the time: as a name it would differ between processes
 def test_broken_files_are_named(content, tmp_path):
     write_folder(tmp_path, TASKS["cola"], dict(train=[], validation=[]))
@@ -104,8 +110,10 @@ def test_broken_files_are_named(content, tmp_path):
 
 
 @pytest.mark.parametrize("row, message", [
-    (dict(sentence="a", label=2), "row 1: label is 2"), (dict(sentence="a", label=True), "label is True"), (dict(sentence="a", label="1"), "label is '1'"),
-    (dict(sentence="a", label=1.), "label is 1.0"), (dict(sentence="a"), "label is None"), (dict(text="a", label=1), "row 1: column 'sentence' is None"),
+    (dict(sentence="a", label=2), "row 1: label is 2"), (dict(sentence="a", label=True), "label is True"),
+    (dict(sentence="a", label="1"), "label is '1'"),
+    (dict(sentence="a", label=1.), "label is 1.0"), (dict(sentence="a"), "label is None"),
+    (dict(text="a", label=1), "row 1: column 'sentence' is None"),
 ])
 def test_bad_rows_are_named(row, message, tmp_path):
     write_folder(tmp_path, TASKS["cola"], dict(train=[dict(sentence="fine", label=0), row], validation=[]))
@@ -123,7 +131,8 @@ def test_every_task_states_itself():
 def test_stdlib_docs_ignores_everything_but_the_library(monkeypatch):
     monkeypatch.setenv("ISTAR_DATA", "nowhere")
     data = load_task("stdlib-docs")
-    assert data.source == "stdlib" and {row["label"] for row in data.train} == {row["label"] for row in data.validation} == set(range(8))
+    assert (data.source == "stdlib"
+            and {row["label"] for row in data.train} == {row["label"] for row in data.validation} == set(range(8)))
     assert not {row["sentence"] for row in data.train} & {row["sentence"] for row in data.validation}
     files = {row["file"] for row in stdlib_sentences()}
     assert not [f for f in files if {"test", "tests", "site-packages", "idlelib"} & set(f.split("/"))]
@@ -149,14 +158,17 @@ def test_stdlib_docs_without_sources(tmp_path):
 @with_minilm
 def test_limits_of_encode(minilm):
     with pytest.raises(ValueError, match="rows is empty"): encode([], TASKS["cola"], minilm)
-    with pytest.raises(ValueError, match="max_length is 4"): encode(HUB_ROWS["cola"], TASKS["cola"], minilm, max_length=4)
-    with pytest.raises(ValueError, match="max_length is 31"): encode(HUB_ROWS["squad"], TASKS["squad"], minilm, max_length=31)
+    with pytest.raises(ValueError, match="max_length is 4"):
+        encode(HUB_ROWS["cola"], TASKS["cola"], minilm, max_length=4)
+    with pytest.raises(ValueError, match="max_length is 31"):
+        encode(HUB_ROWS["squad"], TASKS["squad"], minilm, max_length=31)
 
 
 @with_minilm
 @pytest.mark.parametrize("words, length", [(1, 32), (400, 32), (400, 384), (5000, 64)])
 def test_a_long_question_leaves_room_for_the_context(words, length, minilm):
-    row = dict(id="a", question="where " * words, context="One two three. " * 300, answers=dict(text=["three"], answer_start=[8]))
+    row = dict(id="a", question="where " * words, context="One two three. " * 300,
+               answers=dict(text=["three"], answer_start=[8]))
     features = encode([row], TASKS["squad"], minilm, max_length=length)
     assert all(len(f["input_ids"]) <= length for f in features)
     covered = {o for f in features for o in f["offsets"] if o}
@@ -172,7 +184,8 @@ def official(answers, rows):
         shared = sum((Counter(a) & Counter(b)).values())
         return 2 * shared / (len(a) + len(b)) if shared else 0.
     given = [(normal(answers[row["id"]]), [normal(text) for text in row["answers"]["text"]]) for row in rows]
-    return dict(f1=np.mean([max(f1(a, t) for t in truths) for a, truths in given]), exact_match=np.mean([a in truths for a, truths in given]))
+    return dict(f1=np.mean([max(f1(a, t) for t in truths) for a, truths in given]),
+                exact_match=np.mean([a in truths for a, truths in given]))
 
 
 @pytest.fixture(scope="module", params=ROWS)
@@ -185,8 +198,10 @@ def test_real_rows(real):
     assert (len(real.train), len(real.validation)) == ROWS[name] and real.source == "data_dir"
     if task.kind == "classification":
         for rows in (real.train, real.validation): assert {row["label"] for row in rows} == set(range(task.num_labels))
-    if name in LABELS: assert [Counter(row["label"] for row in real.train)[i] for i in range(task.num_labels)] == LABELS[name]
-    if name == "stsb": assert {row["label"] for row in real.train} >= {0., 5.} and all(0 <= row["label"] <= 5 for row in real.train)
+    if name in LABELS:
+        assert [Counter(row["label"] for row in real.train)[i] for i in range(task.num_labels)] == LABELS[name]
+    if name == "stsb":
+        assert {row["label"] for row in real.train} >= {0., 5.} and all(0 <= row["label"] <= 5 for row in real.train)
     assert real.sha256 == content_hash(real.train, real.validation)
 
 
@@ -203,7 +218,8 @@ def test_real_features(real, minilm):
     assert batch[targets.pop()].is_floating_point() == (real.task.kind == "regression")
 
 
-def one_hot(features, key): return [np.eye(len(f["input_ids"]))[f[key]] * 9 - (f["start_positions"] == 0) * 10 for f in features]
+def one_hot(features, key):
+    return [np.eye(len(f["input_ids"]))[f[key]] * 9 - (f["start_positions"] == 0) * 10 for f in features]
 
 
 @real_data
@@ -218,8 +234,10 @@ def test_squad_answers_survive_the_round_trip(length, minilm):
     for f in features:
         if not f["start_positions"]: continue
         context, first = rows[f["example"]]["context"], rows[f["example"]]["answers"]["text"][0]
-        assert context[f["offsets"][f["start_positions"]][0]:f["offsets"][f["end_positions"]][1]].strip(".,%$£€") == first.strip(".,%$£€ ")
-    answers = span_answers(features, rows, one_hot(features, "start_positions"), one_hot(features, "end_positions"), max_answer=100)
+        assert (context[f["offsets"][f["start_positions"]][0]:f["offsets"][f["end_positions"]][1]].strip(".,%$£€")
+                == first.strip(".,%$£€ "))
+    answers = span_answers(features, rows, one_hot(features, "start_positions"), one_hot(features, "end_positions"),
+                           max_answer=100)
     kept = [rows[i] for i in sorted(whole)]
     assert task_metrics(TASKS["squad"], answers, kept) == dict(f1=1., exact_match=1.)
 
@@ -230,7 +248,8 @@ def test_squad_scores_are_the_official_ones():
     def damaged(text):
         words = text.split() + ["the", "extra"]
         return " ".join(rng.permutation(words[rng.integers(0, 2):rng.integers(1, len(words) + 1)]))
-    answers = {row["id"]: damaged(row["answers"]["text"][0]) if rng.random() < .7 else row["answers"]["text"][-1] for row in rows}
+    answers = {row["id"]: damaged(row["answers"]["text"][0]) if rng.random() < .7 else row["answers"]["text"][-1]
+               for row in rows}
     found, wanted = task_metrics(TASKS["squad"], answers, rows), official(answers, rows)
     assert .1 < wanted["exact_match"] < wanted["f1"] < .9
     for name in wanted: assert found[name] == pytest.approx(wanted[name], abs=2e-6)

