@@ -1,4 +1,4 @@
-"What the server of forked processes does last: the rows that many of them read, and nothing left for their garbage collectors."
+"What the server of forked processes does last: reads the rows that many need, and leaves no garbage to collect."
 import gc
 
 from istar_nb.tasks import load_task

@@ -220,7 +220,8 @@ def site(tmp_path_factory):
 def test_nothing_is_fetched_from_elsewhere_and_katex_only_where_it_is_needed(site):
     for path in site.rglob("*.html"):
         page = path.read_text(encoding="utf-8")
-        loaded = re.findall(r'<(?:script|img|iframe)[^>]*\ssrc="([^"]+)|<link[^>]*rel="?(?:stylesheet|icon)"?[^>]*href="([^"]+)', page)
+        loaded = re.findall(r'<(?:script|img|iframe)[^>]*\ssrc="([^"]+)'
+                            r'|<link[^>]*rel="?(?:stylesheet|icon)"?[^>]*href="([^"]+)', page)
         assert not [url for pair in loaded for url in pair if url.startswith(("http", "//"))], path
         assert ("katex.min.js" in page) == ('class="arithmatex"' in page), path
 
@@ -232,7 +233,9 @@ def test_every_formula_compiles(site):
              for path in site.rglob("*.html") if "arithmatex" in (text := path.read_text(encoding="utf-8"))]
     found = [formula.text.strip()[2:-2] for page in pages for formula in page.find_all(class_="arithmatex")]
     script = f"const k = require({json.dumps(str(ROOT/'docs'/'katex'/'katex.min.js'))});" + """
-      for (const f of JSON.parse(require('fs').readFileSync(0))) try { k.renderToString(f, {displayMode: true, strict: false}) } catch (e) { console.log(e.message) }"""
+      for (const f of JSON.parse(require('fs').readFileSync(0)))
+        try { k.renderToString(f, {displayMode: true, strict: false}) }
+        catch (e) { console.log(e.message) }"""
     run = subprocess.run(["node", "-e", script], input=json.dumps(found), capture_output=True, encoding="utf-8")
     assert found and not run.returncode and not run.stdout, run.stdout + run.stderr
 

@@ -88,7 +88,7 @@ def test_an_unknown_page_and_a_folder_without_records_are_errors_that_say_so(tmp
 
 
 def test_intervals_over_sentences_are_those_of_the_records_at_hand():
-    "Every comparison that the records allow has one, of as many seeds, around the mean difference that the scores have."
+    "Every comparison that the records allow has one, of as many seeds, around the mean difference of the scores."
     evidence = opened()
     stored, here = (json.loads((root/"results"/"crossed.json").read_text(encoding="utf-8")),
                     sentence_comparisons(evidence))

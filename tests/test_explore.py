@@ -1,4 +1,4 @@
-"The explorers of the site in headless Chromium: the numbers that Python computes, by keyboard and pointer, and no request to any host."
+"The explorers of the site in headless Chromium: Python's numbers, by keyboard and pointer, and no request to a host."
 import json
 import re
 import sys
@@ -105,7 +105,9 @@ def test_random_numbers_are_the_same(page):
 def test_batches_have_the_same_scores(page, n, d, reference):
     mine = ex.batch_numbers(n, d, 0.7, 0.3, reference, 5)
     theirs = maths(page, f"powerSpectrum({d}, 0.7)")
-    script = f"(v => Array.from({{length: {ex.draws}}}, (_, i) => explore.maths.batchScores(explore.maths.drawBatch({n}, v, 5, i), explore.maths.referenceSpectrum(v, '{reference}'), 0.3)))({theirs})"
+    script = (f"(v => Array.from({{length: {ex.draws}}}, (_, i) => "
+              f"explore.maths.batchScores(explore.maths.drawBatch({n}, v, 5, i), "
+              f"explore.maths.referenceSpectrum(v, '{reference}'), 0.3)))({theirs})")
     assert np.array(page.run(script)).T == pytest.approx(np.array(mine[1:]), rel=1e-9, abs=1e-9)
 
 
@@ -178,8 +180,8 @@ def runs(): return rex.compact_runs(root/"results"/"runs")
 
 def chosen(page, **choices):
     for key, value in choices.items():
-        page.run(f"(s => "
-                 f"{{ s.value = {json.dumps(value)}; s.dispatchEvent(new Event('input')) }})(document.getElementById('runs-{key}'))")
+        page.run(f"(s => {{ s.value = {json.dumps(value)}; s.dispatchEvent(new Event('input')) }})"
+                 f"(document.getElementById('runs-{key}'))")
     return reading(page, "runs")
 
 
@@ -190,7 +192,8 @@ def test_every_choice_of_runs_has_the_same_table(page, runs):
             for layer in ("pooled", "embeddings", "3"):
                 for seed in ("all", "1"):
                     points = rex.run_points(runs, data, method, layer, seed)
-                    call = f"explore.runs.runPoints(explore.data.runs, {json.dumps(dict(data=data, method=method, layer=layer, seed=seed))})"
+                    choice = json.dumps(dict(data=data, method=method, layer=layer, seed=seed))
+                    call = f"explore.runs.runPoints(explore.data.runs, {choice})"
                     theirs = page.run(f"explore.runs.runTable({call})")
                     assert [[x if x is None else pytest.approx(x, abs=1e-12) for x in row]
                             for row in rex.run_table(points)] == theirs
@@ -214,7 +217,8 @@ def test_choices_among_the_runs(page, runs):
 # ---- the page
 
 def test_every_control_has_a_label(page):
-    unlabelled = "[...document.querySelectorAll('.explorer :is(input, select)')].filter(e => !e.labels.length).map(e => e.outerHTML)"
+    unlabelled = ("[...document.querySelectorAll('.explorer :is(input, select)')]"
+                  ".filter(e => !e.labels.length).map(e => e.outerHTML)")
     assert page.run(unlabelled) == []
     assert page.run("[...document.querySelectorAll('.explorer')].every(e => e.querySelector('[aria-live]') && "
                     "e.querySelector('noscript'))")

@@ -1,4 +1,4 @@
-"Start and How-to stay short, and what is said of adding a method, a task or a measure is true; the notebooks themselves run as every other."
+"Start and How-to stay short, and what they say of adding a method, a task or a measure is true."
 import gzip
 import json
 import os

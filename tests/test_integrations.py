@@ -226,7 +226,8 @@ def test_logged_parts_add_up_over_intervals(tmp_path):
     model, tokenizer, rows = tiny()
     made = trainer(tmp_path, model, tokenizer, rows, num_train_epochs=1, per_device_train_batch_size=4,
                    gradient_accumulation_steps=3, logging_steps=2,
-                   penalty=dict(regularizer=CosReg(), lam=-0.7))    # 16 micro-batches: updates of 3, and a last one of 1
+                   # 16 micro-batches: updates of 3, and a last one of 1
+                   penalty=dict(regularizer=CosReg(), lam=-0.7))
     made.train()
     logs = [log for log in made.state.log_history if "loss" in log]
     assert len(logs) >= 3 and all(abs(log["loss"] - log["task_loss"] + 0.7*log["penalty"]) < 1e-4 for log in logs)

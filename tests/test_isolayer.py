@@ -75,7 +75,7 @@ def test_a_folder_that_does_not_fit_is_refused(tmp_path):
 
 @pytest.mark.parametrize("num_labels", [3, 1])
 def test_second_stage_touches_nothing_but_the_layer(num_labels):
-    "Two clusters of features, most of whose variance says nothing about the label: isotropy can rise, and the task stay solved."
+    "Two clusters, most of whose variance does not concern the label: isotropy can rise, the task stay solved."
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
     model = ClsModel(load_encoder("tiny-bert").model, num_labels)

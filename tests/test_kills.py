@@ -1,4 +1,4 @@
-"""Training and sweeps are killed at random moments and started again until they are done: nothing lost, doubled or different.
+"""Training and sweeps, killed at random moments and restarted until they are done: nothing is lost or different.
 
 ISTAR_KILLS sets how many kills there are at least; ISTAR_SEED draws other moments.
 """

@@ -66,7 +66,8 @@ def test_a_slider_in_jupyterlab(tmp_path):
                              for kernel in asked(f"{address}/api/kernels")))
         page.press("Enter", ".jp-Notebook .jp-CodeCell .cm-content", shift=True)
         page.wait("document.querySelectorAll('.noUi-handle').length == 7", 240)
-        sentence = "[...document.querySelectorAll('.widget-html-content')].map(e => e.textContent).find(t => t.startsWith('Participation'))"
+        sentence = ("[...document.querySelectorAll('.widget-html-content')].map(e => e.textContent)"
+                    ".find(t => t.startsWith('Participation'))")
         values = defaults_of("spectrum")
         assert page.run(sentence) == draw_spectrum(**values)[1]
         before = page.run("document.querySelector('.jp-OutputArea img').src")

@@ -1,4 +1,4 @@
-"Own data: real files of every kind through the command line, sweeps and Python; mistakes cost a message, never a record."
+"Own data: real files of every kind through the command line, sweeps and Python; mistakes give a message, no record."
 import json
 
 import numpy as np

@@ -63,7 +63,8 @@ def test_isoscore_imports_torch_and_nothing_heavier():
 
 
 def test_help_needs_neither_torch_nor_transformers():
-    code = "import sys\ntry:\n import istar_nb.cli as c; c.main(['--help'])\nexcept SystemExit: print('LOADED', [m for m in ('torch', 'transformers') if m in sys.modules])"
+    code = ("import sys\ntry:\n import istar_nb.cli as c; c.main(['--help'])\n"
+            "except SystemExit: print('LOADED', [m for m in ('torch', 'transformers') if m in sys.modules])")
     assert "LOADED []" in subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8",
                                          check=True).stdout
 

@@ -1,4 +1,4 @@
-"Penalties of two gloo processes against one: values, gradients, references, errors, relative strengths; reduced precision, waits."
+"Penalties of two gloo processes against one: values, gradients, references, errors, strengths; precision, waits."
 import warnings
 
 import pytest
@@ -71,7 +71,7 @@ def value_and_gradients(states, penalty):
 
 
 def few_points(dtype=torch.float32):
-    "Six sentences, whose [CLS] in two layers are half as many as dimensions, and a penalty on them; one process takes the Gram matrix."
+    "Six sentences, their [CLS] in two layers half as many as dimensions, a penalty; one process uses the Gram matrix."
     states = cloud()
     return (HiddenStates([layer[:6].to(dtype) for layer in states.layers], states.mask[:6]),
             IStar(0.2, reference(dtype), tokens="cls"))
@@ -160,7 +160,7 @@ too_small = {"unbiased": 3, "unbiased target": 3, "auto": 3, "per layer": 3, "un
 
 
 def short_batches(rank):
-    "Value, largest gradient and warning of global batches that are too small, of which the first process has one sentence."
+    "Value, largest gradient and warning of too small global batches, of which the first process has one sentence."
     found = []
     for name, count in too_small.items():
         states = share(cloud(), 0, count)
@@ -222,7 +222,7 @@ class Tiny(nn.Module):
 
 
 def strengths(rank, first, scale=1.):
-    "λ after each of three measurements, and the gradients of an ordinary update after them; `first` None for one process."
+    "λ after each of three measurements, and the gradients of the update after them; `first` None for one process."
     several = first is not None
     model, strength, states = Tiny(), RelativeStrength(-0.2, average=0.5), cloud()
     net = DistributedDataParallel(model, find_unused_parameters=True) if several else model
@@ -317,7 +317,7 @@ def test_function_transforms_are_right_or_refused(name, transform):
 
 
 def waits_of_a_step(penalty, states):
-    "How often the host waited for a simulated accelerator in a forward and a backward pass; the value and the last layer's gradient."
+    "How often the host waited for a simulated accelerator, forward and backward; the value, the last layer's gradient."
     with Accelerator() as sim:
         moved = HiddenStates([layer.to(sim.device) for layer in states.layers], states.mask.to(sim.device))
         penalty = penalty.to(sim.device)
@@ -370,7 +370,7 @@ def test_a_device_without_float64_computes_the_same(name):
 
 
 class Rounded(Work):
-    "Rounds the factors of products where the setting allows it, as a CPU with units for bfloat16 does; `rounded` counts them."
+    "Rounds factors of products where the setting allows it, as a CPU with bfloat16 units does; `rounded` counts them."
     rounded = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):

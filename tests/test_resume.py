@@ -151,7 +151,10 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, name):
 
 
 def test_full_disk(tmp_path, monkeypatch):
-    "A file that cannot be written ends the run with a message; no half checkpoint and no record of a failure remain, and the run goes on from the checkpoint before."
+    """A file that cannot be written ends the run with a message.
+
+    No half checkpoint and no record of a failure remain, and the run goes on from the checkpoint before.
+    """
     config, data = RunConfig(model=str(write_model(tmp_path/"model")), **toy), write_task(tmp_path/"data")
     whole, before = training.update, resource.getrlimit(resource.RLIMIT_FSIZE)
     def filling(session, group):

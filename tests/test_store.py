@@ -1,4 +1,4 @@
-"One store, many writers: eight processes at once, on disk and on an S3 server of this machine (where s3fs and moto are installed)."
+"One store, many writers: eight processes at once, on disk and on a local S3 server (given s3fs and moto)."
 import warnings
 from dataclasses import asdict, replace
 from uuid import uuid4

@@ -133,7 +133,7 @@ def tokenized():
 
 
 def watched_training(rank, weights, ours):
-    "Blocks watched over two steps of data-parallel training with gradient checkpointing; the second process has 8 or 16 of 24 sentences."
+    "Blocks watched over two checkpointed steps on two processes, the second of which has 8 or 16 of 24 sentences."
     model = load_encoder("tiny-bert").model
     model.load_state_dict(weights)
     for p in model.pooler.parameters(): p.requires_grad_(False)
@@ -239,7 +239,7 @@ def peak_of_file(path, n):
 
 
 def test_memory_does_not_grow_with_a_file(tmp_path):
-    "Four times the lines, 9 MB more of them; what is kept at a time is a pool of 500, cut to what four tokens can need."
+    "Four times the lines, 9 MB more of them; what is kept at a time is a pool of 500, cut to what four tokens need."
     assert peak_of_file(tmp_path/"lines.txt", 4000) < 1.5*peak_of_file(tmp_path/"lines.txt", 1000) < 3
 
 

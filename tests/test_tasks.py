@@ -1,4 +1,4 @@
-"""What `20_tasks` cannot host: the real data sets, the hub's reader on a local folder, other standard libraries, a real tokenizer.
+"""What `20_tasks` cannot host: real data sets, the hub's reader on a local folder, other Python versions, a tokenizer.
 
 The real files are read when ISTAR_DATA names their folder; without it those tests are skipped and say so.
 """
@@ -102,7 +102,8 @@ def test_a_task_that_the_hub_does_not_have(monkeypatch):
 
 @pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b'{"sentence": "a"'),
                                      gzip.compress(b'{"sentence": "a", "label": 0}\n' * 99)[:-9]],
-                         ids=["no gzip", "half a row", "half a file"])    # a gzip header holds the time: as a name it would differ between processes
+                         # a gzip header holds the time: as a name it would differ between processes
+                         ids=["no gzip", "half a row", "half a file"])
 def test_broken_files_are_named(content, tmp_path):
     write_folder(tmp_path, TASKS["cola"], dict(train=[], validation=[]))
     (tmp_path/"glue/cola/train.jsonl.gz").write_bytes(content)

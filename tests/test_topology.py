@@ -13,7 +13,7 @@ rows, dims = 50, 24
 
 
 def cloud():
-    "Last-layer states (rows, 2, dims), far from the origin, and labels: two classes of several, one of one, one of equal points."
+    "Last-layer states (rows, 2, dims), far from the origin, and labels: classes of several, of one, of equal points."
     generator = torch.Generator().manual_seed(0)
     states = torch.randn(rows, 2, dims, generator=generator)*torch.linspace(3, 0.5, dims) + 100
     labels = torch.randint(2, (rows,), generator=generator)

@@ -61,7 +61,7 @@ def test_both_signs_on_every_family(family, tmp_path):
 
 
 def gradients_of(rank, model, task="stdlib-docs", data_dir=None):
-    "The gradient of 39 rows as one batch and as micro-batches of 16, 16 and 7, of which the processes have unequal shares."
+    "The gradient of 39 rows as one batch and as micro-batches of 16, 16 and 7, shared unequally by the processes."
     session = Session(RunConfig(task=task, model=model, limit=60, max_length=64), data_dir, progress=False)
     def gradient(group):
         session.optimizer.zero_grad()
@@ -88,7 +88,7 @@ def test_accumulated_gradient_of_other_losses(task, data_dir, tmp_path, monkeypa
 
 @pytest.mark.parametrize("target, shape", [(0.05, "spectrum"), (0.8, "spectrum"), (0.05, "outlier")])
 def test_a_reparametrised_model_begins_with_another_isoscore_and_the_same_answers(tmp_path, target, shape):
-    "Before training nothing but the geometry of the last states differs; what is kept of a run says from where it began."
+    "Before training nothing but the geometry of the last states differs; what is kept of a run says where it began."
     base = RunConfig(task="stdlib-docs", model="tiny-bert", method="reparametrised", limit=200, epochs=1)
     plain, mapped = (train(c, root=tmp_path, progress=False)
                      for c in (base, replace(base, target=target, shape=shape)))

