@@ -73,8 +73,8 @@ def beside_paper(
     "How our interval relates to the paper's effect."
     effect = f"the paper's {signed(100*claim.effect, '+.2f')} points"
     return {"inside": f"contains {effect} and not zero", "excluded": f"excludes {effect}",
-            "too wide": f"contains both zero and {effect}", "undecided": "cannot be formed",
-            "not run": "does not exist yet"}[claim.word]
+            "too wide": f"contains both zero and {effect}", "undecided": "cannot be computed",
+            "not run": "has not been computed yet"}[claim.word]
 
 # %% ../nbs/57_claims.ipynb #a7a40e38
 def count(

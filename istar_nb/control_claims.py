@@ -101,8 +101,8 @@ def placebo(
     for task, target in sorted({(r.task, r.target) for r in runs.itertuples() if r.what != "none"}):
         claim("change in score", task, target, "score", "score", "none", "isotropy")
         claim("change in score by the placebo", task, target, "score", "score", "none", "placebo")
-        claim("score beyond the placebo's", task, target, "score", "score", "placebo", "isotropy")
-        claim("IsoScore beyond the placebo's", task, target, "geometry", "isoscore", "placebo", "isotropy")
+        claim("score minus the placebo's", task, target, "score", "score", "placebo", "isotropy")
+        claim("IsoScore minus the placebo's", task, target, "geometry", "isoscore", "placebo", "isotropy")
     return claims
 
 # %% ../nbs/56_control_claims.ipynb #bd87d54c
@@ -130,7 +130,7 @@ def early(
     for lam in sorted({r.lam for r in ends.itertuples() if r.when != "no penalty"}, reverse=True):
         for when in ("at once", "growing over one epoch", "after one epoch"):
             claim("change in score", when, lam, "no penalty", None)
-            if when != "at once": claim("the score is higher than with the penalty at once", when, lam, "at once", "up")
+            if when != "at once": claim("the score is higher than with the penalty from the start", when, lam, "at once", "up")
     return claims
 
 # %% ../nbs/56_control_claims.ipynb #885752c8
@@ -165,7 +165,7 @@ def without_function(
                  "last_isoscore")):
             then = epochs[epochs.epoch == epoch]
             pairs = pairs_of(then, dict(start="as it is"), ("task",), ("start",), value)
-            text = f"{text}, begun at {start}, against the encoder as it is"
+            text = f"{text}, starting from {start}, compared with the unchanged encoder"
             claims.append(Claim(f"start, {text}", own, "same function", "without_function", text, kind, unit,
                                 paired_estimate(differences(pairs, start=start))))
     return claims

@@ -190,7 +190,7 @@ def what_it_takes(
     "What it would take to decide a claim."
     if claim.reason: return claim.reason
     if claim.word not in ("too wide", "undecided"): return "three seeds" if claim.word == "not run" else ""
-    if claim.effect == 0: return "no number of seeds shows that there is no effect"
+    if claim.effect == 0: return "no number of seeds can show that an effect is zero"
     if claim.found.sd == 0: return "seeds that differ"
     seeds = needed(claim)
     return f"{seeds} {claim.found.unit}" if seeds else "more than 10,000 seeds"
