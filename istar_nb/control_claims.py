@@ -130,7 +130,8 @@ def early(
     for lam in sorted({r.lam for r in ends.itertuples() if r.when != "no penalty"}, reverse=True):
         for when in ("at once", "growing over one epoch", "after one epoch"):
             claim("change in score", when, lam, "no penalty", None)
-            if when != "at once": claim("the score is higher than with the penalty from the start", when, lam, "at once", "up")
+            if when == "at once": continue
+            claim("the score is higher than with the penalty from the start", when, lam, "at once", "up")
     return claims
 
 # %% ../nbs/56_control_claims.ipynb #885752c8
