@@ -113,9 +113,8 @@ def on_doses(
     verb = "is a loss" if losses else "is listed here"
     text = f"Every change in score that survives the correction {verb}"
     text += f": {'; '.join(alive)}." if alive else "."
-    which = "the remaining" if alive else "these"
-    said_of_all = f"In {which} cases the runs collapsed and gave every sentence the same answer"
-    if ends: text += f" {said_of_all}: {'; '.join(ends)}."
+    cases = "the remaining cases" if alive else "these cases"
+    if ends: text += f" In {cases} the runs collapsed and gave every sentence the same answer: {'; '.join(ends)}."
     counted = named(claims).get("padding, change in score with padding counted, λ = −0.3, cola")
     if counted is None or counted.found.seeds < 3: return f"{text} All of these penalties act on real tokens only."
     return (f"{text} All of these penalties act on real tokens only; where padding counts among the points, as in the "
