@@ -126,7 +126,7 @@ def plot_training(
     ylabel:str="IsoScore ι of the batch",# of the quantity
     ax:"Axes|None"=None,                 # None for new ones
 )->"Axes":
-    "A logged value along training, one line a run."
+    "A logged value during training, one line a run."
     ax = new_axes(ax, figsize=(5, 3))
     for label, log in steps.items():
         look = dict(label=literal(label), color=(colors or {}).get(label), lw=1.2)
@@ -138,12 +138,12 @@ def plot_training(
 def comparison_figure(
     records:Sequence[RunRecord], # of one task and model
 )->"Figure":
-    "Isotropy by layer, score against isotropy, and isotropy along training."
+    "Isotropy by layer, score against isotropy, and isotropy during training."
     from matplotlib import pyplot as plt
     named, start = {run_label(r.config): r for r in records}, records[0].epochs[0]["isoscore_layers"]
     colors = {label: method_color(r.config["method"], strength_of(r.config)) for label, r in named.items()}
     ends = {label: (r.epochs[-1], r.score) for label, r in named.items()}
-    titles = "after training, by layer", "score against isotropy", "along training"
+    titles = "after training, by layer", "score against isotropy", "during training"
     with style():
         fig, axes = plt.subplots(1, 3, figsize=(11, 3.5), layout="constrained", width_ratios=[1.3, 1, 1.1])
         plot_layers({label: end["isoscore_layers"] for label, (end, _) in ends.items()}, colors, start, ax=axes[0])
