@@ -8,11 +8,12 @@ __all__ = ['pages', 'main_names', 'every_claim', 'page_claims', 'named', 'points
 
 # %% ../nbs/57_claims.ipynb #9675cf9a
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from .control_claims import early, padding, placebo, without_function
-from .evidence import opened
+from .evidence import Evidence, opened
 from .figures import method_color, new_axes, signed
 from .figure_claims import (istar_figure2, istar_figure3, istar_figure4, istar_figure5, istar_figure6,
                                     istar_figure7, istar_figure8)
@@ -28,16 +29,21 @@ pages = (istar_table1, istar_table2, istar_figure2, istar_figure3, istar_figure4
          isolayer_table3, isolayer_figure2, every_method, from_scratch, padding, placebo, early, without_function)
 
 # %% ../nbs/57_claims.ipynb #5d6eb004
-def every_claim(
-    root=None,  # folder of the records, or `Evidence`; None for the checkout's own
-)->list[Claim]: # in the order of the pages, with corrected p-values
-    "The claims of all pages."
-    evidence = opened(root)
+@lru_cache(1)
+def _claims_of(evidence:Evidence)->tuple[Claim, ...]:
+    "The claims of all pages, computed once for each object."
     claims = [claim for page in pages for claim in page(evidence)]
     names = [claim.name for claim in claims]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice: raise ValueError(f"every claim must have a name of its own, and several are called {', '.join(twice)}")
-    return correct(claims)
+    return tuple(correct(claims))
+
+
+def every_claim(
+    root=None,  # folder of the records, or `Evidence`; None for the checkout's own
+)->list[Claim]: # in the order of the pages, with corrected p-values
+    "The claims of all pages; they are computed again once a record changes."
+    return list(_claims_of(opened(root)))
 
 # %% ../nbs/57_claims.ipynb #75de66db
 def page_claims(

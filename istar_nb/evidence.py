@@ -8,12 +8,12 @@ __all__ = ['label_shares', 'encoder_name', 'Store', 'Evidence', 'opened', 'guess
 
 # %% ../nbs/51_evidence.ipynb #ad506479
 import json
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
 
-from .files import find_folder
+from .files import find_folder, state_of_folders
 from .pretraining import load_pretrained
 from .grids import load_records
 from .records import RunRecord, iterate_records
@@ -91,11 +91,20 @@ class Evidence(Store):
         return {r.id for r in iterate_records(self.root/"runs") if r.status == "done" and collapsed(r)}
 
 # %% ../nbs/51_evidence.ipynb #27a05127
+@lru_cache(1)
+def _kept(root:Path, state:frozenset)->Evidence:
+    "The evidence of a folder whose files are in this state."
+    return Evidence(root)
+
+
 def opened(
     root:Evidence|str|Path|None=None,  # where to read; None for the checkout's own records
 )->Evidence:
-    "The evidence of a folder; an `Evidence` is returned unchanged."
-    return root if isinstance(root, Evidence) else Evidence(root)
+    "The evidence of a folder, the same object until a file changes; an `Evidence` is returned unchanged."
+    if isinstance(root, Evidence): return root
+    evidence = Evidence(root)
+    state = state_of_folders(evidence.root, evidence.grids)
+    return evidence if state is None else _kept(evidence.root.absolute(), state)
 
 # %% ../nbs/51_evidence.ipynb #a3b93462
 label_shares = dict(cola=(0.2956, 0.7044), sst2=(0.4422, 0.5578), mrpc=(0.3255, 0.6745), rte=(0.5016, 0.4984),

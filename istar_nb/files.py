@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['local_path', 'absolute', 'open_root', 'find_folder', 'local_folder', 'folder_beside', 'check_writable', 'write_whole',
-           'read_text', 'json_files', 'run_lock', 'files_sha256']
+           'read_text', 'json_files', 'run_lock', 'files_sha256', 'state_of_folders']
 
 # %% ../nbs/09_files.ipynb #05004c37
 import hashlib
@@ -139,6 +139,11 @@ def run_lock(
             lock.release()
 
 # %% ../nbs/09_files.ipynb #e4f2be4a
+def _is_fresh(changed:int)->bool: # time in nanoseconds
+    "Whether a file was changed within the last two seconds, so that it could change again unnoticed."
+    return abs(time.time_ns() - changed) < 2*10**9
+
+
 @lru_cache(256)
 def _hash_of_file(path:str, size:int, changed:int)->str: # 64 hexadecimal digits
     "SHA-256 of a file of this size that was changed at this time."
@@ -146,10 +151,10 @@ def _hash_of_file(path:str, size:int, changed:int)->str: # 64 hexadecimal digits
 
 # %% ../nbs/09_files.ipynb #84be7778
 def _hash_now(path:Path)->str: # 64 hexadecimal digits
-    "SHA-256 of a file; what was changed within the last two seconds is read anew, as it could change again unnoticed."
+    "SHA-256 of a file, which is read again if it has just been changed."
     stat = path.stat()
-    fresh = abs(time.time_ns() - stat.st_mtime_ns) < 2*10**9
-    return (_hash_of_file.__wrapped__ if fresh else _hash_of_file)(str(path), stat.st_size, stat.st_mtime_ns)
+    read = _hash_of_file.__wrapped__ if _is_fresh(stat.st_mtime_ns) else _hash_of_file
+    return read(str(path), stat.st_size, stat.st_mtime_ns)
 
 # %% ../nbs/09_files.ipynb #afff22da
 def files_sha256(
@@ -158,3 +163,12 @@ def files_sha256(
     "SHA-256 of a file; of several, that of the list of their hashes and names."
     if len(paths) < 2: return _hash_now(paths[0]) if paths else None
     return hashlib.sha256("".join(f"{_hash_now(path)}  {path.name}\n" for path in paths).encode()).hexdigest()
+
+# %% ../nbs/09_files.ipynb #85904d23
+def state_of_folders(
+    *folders:str|Path,  # with all that is below them
+)->frozenset|None:      # path, size in bytes and time of every file; None while a file has just been changed
+    "What differs as soon as a file is added, removed or changed."
+    files = [(path, path.stat()) for folder in folders for path in Path(folder).rglob("*") if path.is_file()]
+    if any(_is_fresh(stat.st_mtime_ns) for _, stat in files): return None
+    return frozenset((str(path), stat.st_size, stat.st_mtime_ns) for path, stat in files)
