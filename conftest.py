@@ -10,12 +10,12 @@ import os
 import random
 import re
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 
 # One compute thread a worker: tests run side by side, and idle threads would fight over the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])   # cells that begin with %%bash call `istar`
 
 import pytest
 from execnb.nbio import read_nb
@@ -55,6 +55,17 @@ def settle():
 
 
 def pytest_collection_finish(session): settle()
+
+
+def pytest_sessionstart(session):
+    "Cells that begin with %%bash call `istar`: here it is forked from a process that has imported what it needs."
+    if session.config.getoption("numprocesses", None): return      # its workers carry out the tests
+    sys.path.insert(0, str(root/"tests"))
+    from processes import serve_programs
+    folder = tempfile.TemporaryDirectory()
+    session.config.add_cleanup(folder.cleanup)
+    serve_programs(Path(folder.name))
+    os.environ["PATH"] = os.pathsep.join([folder.name, os.path.dirname(sys.executable), os.environ.get("PATH", "")])
 
 
 def pytest_runtest_teardown(item, nextitem):

@@ -1,5 +1,6 @@
 "Shared by the tests: where the labelled data is, and a command line in a process of its own."
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -26,3 +27,9 @@ def istar(tmp_path):
 def pytest_runtest_setup(item):
     "Python in a C locale cannot write such names at all."
     if item.get_closest_marker("any_names") and sys.getfilesystemencoding() == "ascii": pytest.skip("names of files are ASCII here")
+
+
+@pytest.fixture
+def forked_workers(monkeypatch):
+    "The workers of a sweep are forked from a process that has imported everything; elsewhere they start as for users."
+    monkeypatch.setattr(sys, "executable", shutil.which("forked-python"))

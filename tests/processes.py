@@ -3,14 +3,21 @@
     command = Process(train, config, folder)    # a process of its own, in a session of its own
     said = command.wait()                       # what it wrote; `command.code` says how it ended
     results = on_two(job, folder=folder)        # of two processes joined by gloo
+    serve_programs(folder)                      # `istar` and `forked-python` in this folder are forked in the same way
 """
+import io
+import json
 import os
+import shlex
 import signal
 import socket
+import sys
 import tempfile
+import threading
 from contextlib import suppress
 from functools import cache
 from multiprocessing import forkserver
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import psutil
@@ -102,3 +109,49 @@ def on_two(job, *args, folder, connected=True):
     places = [os.environ | ALONE | place for place in places_of_two()]
     mp.start_processes(work, (places, job, args, str(folder), connected), nprocs=2, start_method="forkserver")
     return [torch.load(f"{folder}/{rank}.pt") for rank in range(2)]
+
+
+def run_program(order, streams):
+    "What a program does that was handed over: its code, with the streams of the one that handed it over."
+    enter(order["environment"])
+    os.setsid()
+    os.chdir(order["folder"])
+    for descriptor, stream in enumerate(streams): os.dup2(stream.fileno(), descriptor)
+    sys.stdin, sys.stdout, sys.stderr = (io.TextIOWrapper(open(descriptor, mode, closefd=False), encoding="utf-8", line_buffering=descriptor == 2)
+                                         for descriptor, mode in enumerate(("rb", "wb", "wb")))
+    sys.argv = ["istar", *order["words"]]
+    exec(order["code"], dict(__name__="__main__"))
+
+
+def carry_out(client):
+    "Fork a process for a program, and tell the one that handed it over how it ended; it is killed when that one is."
+    with client:
+        _, descriptors, *_ = socket.recv_fds(client, 1, 3)
+        order = json.loads(client.makefile(encoding="utf-8").readline())
+        streams = [Connection(descriptor) for descriptor in descriptors]
+        serve()
+        process = FORKED.Process(target=run_program, args=(order, streams))
+        process.start()
+        for stream in streams: stream.close()
+        def follow():
+            with suppress(ConnectionError, ProcessLookupError):
+                if not client.recv(1): os.killpg(process.pid, signal.SIGKILL)
+        threading.Thread(target=follow, daemon=True).start()
+        process.join()
+        with suppress(ConnectionError): client.sendall(f"{process.exitcode}\n".encode())
+        client.shutdown(socket.SHUT_RDWR)
+
+
+def serve_programs(folder):
+    "Put an `istar` and a `forked-python` into a folder whose processes are forked by this one's server."
+    stand_in = f"exec {shlex.quote(sys.executable)} -I -S {shlex.quote(str(Path(__file__).with_name('stand_in.py')))}"
+    for name, words in (("istar", "-c 'from istar_nb.cli import main; main()'"), ("forked-python", "")):
+        (folder/name).write_text(f'#!/bin/sh\n{stand_in} {words} "$@"\n', encoding="utf-8")
+        (folder/name).chmod(0o755)
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(folder/"server"))
+    server.listen()
+    def accept():
+        while True: threading.Thread(target=carry_out, args=(server.accept()[0],), daemon=True).start()
+    threading.Thread(target=accept, daemon=True).start()
+    os.environ["ISTAR_TESTS_SERVER"] = str(folder/"server")

@@ -110,11 +110,10 @@ def test_changed_rows_are_not_taken_up_in_silence(tmp_path):
 
 
 @pytest.mark.parametrize("executor", ["local", "processes"])
-def test_a_sweep_over_own_data(tmp_path, executor):
+def test_a_sweep_over_own_data(tmp_path, executor, forked_workers):
     base = dict(train=str(write(tmp_path, "csv")), text="review", label="sentiment",
                 model=str(write_model(tmp_path/"model")), epochs=1, max_length=16)
     runs = [dict(), dict(method="cosreg"), dict(text="nothing")]
-    if executor == "processes": del runs[1]    # every run is a process, which takes seconds to start
     records = sweep(dict(base=base, seeds=[0], runs=runs), executor=executor, workers=1, threads=1,
                     root=tmp_path/"runs", progress=False)
     assert ({r.status for r in records[:-1]} == {"done"} and records[-1].status == "failed"

@@ -57,7 +57,7 @@ def check(folder, spec, expected):
     assert not list((folder/"checkpoints").iterdir()), "neither checkpoints nor locks of finished runs remain"
 
 
-def test_processes_make_the_same_records_with_a_failure_among_them(tmp_path, capsys, reference):
+def test_processes_make_the_same_records_with_a_failure_among_them(tmp_path, capsys, reference, forked_workers):
     records = sweep(spec, executor="processes", workers=2, threads=1, **places(tmp_path))
     assert [r.id for r in records] == [c.id for c in grid(spec)]
     assert [r.status for r in records] == ["done", "failed", "done", "done"]
@@ -71,10 +71,9 @@ def test_processes_make_the_same_records_with_a_failure_among_them(tmp_path, cap
 
 
 @pytest.mark.parametrize("executor", ["local", "processes"])
-def test_what_is_refused_is_reported_and_not_recorded(tmp_path, executor, capsys):
+def test_what_is_refused_is_reported_and_not_recorded(tmp_path, executor, capsys, forked_workers):
     refused = [dict(layers=[[9]], method="istar", lam=1), dict(task="cola"), dict(model="nowhere"), dict(batch_size=1)]
     said = ["there are layers 0 to 2", "cola/train", "'nowhere'", "batch_size"]
-    if executor == "processes": refused, said = refused[:1], said[:1]    # every run is a process, and they refuse alike
     records = sweep(dict(base=base, runs=[*refused, {}]), executor=executor, workers=1, threads=1, **places(tmp_path))
     assert [r.status for r in records] == ["failed"]*len(said) + ["done"]
     assert capsys.readouterr().out.count("] failed: ") == len(said)
