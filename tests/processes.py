@@ -17,7 +17,7 @@ import threading
 from contextlib import suppress
 from functools import cache
 from multiprocessing import forkserver
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 import psutil
@@ -30,6 +30,7 @@ FORKED = mp.get_context("forkserver")
 FORKED.set_forkserver_preload(["pytest", "pandas", "scipy.stats", "sklearn.metrics", "tokenizers", "torch._dynamo", "torch.distributed.tensor",
                                "transformers.modeling_utils", "transformers.models.bert.modeling_bert",
                                "istar_nb.cli", "istar_nb.training", "istar_nb.pretraining", "istar_nb.sweeps", "ready"])
+ONE_AT_A_TIME = threading.Lock()    # starting a process also asks how others ended, which can be read only once
 ALONE = dict(OMP_NUM_THREADS="1", ACCELERATE_USE_CPU="1", CUDA_VISIBLE_DEVICES="")
 
 
@@ -71,9 +72,10 @@ class Process:
     def __init__(self, job, *args, folder=".", **variables):
         self.output = tempfile.NamedTemporaryFile()
         environment = os.environ | ALONE | {name: str(value) for name, value in variables.items()}
-        serve()
-        self.process = FORKED.Process(target=begin, args=(environment, str(folder), self.output.name, job, args))
-        self.process.start()
+        with ONE_AT_A_TIME:
+            serve()
+            self.process = FORKED.Process(target=begin, args=(environment, str(folder), self.output.name, job, args))
+            self.process.start()
         self.pid = self.process.pid
 
     @property
@@ -129,15 +131,17 @@ def carry_out(client):
         _, descriptors, *_ = socket.recv_fds(client, 1, 3)
         order = json.loads(client.makefile(encoding="utf-8").readline())
         streams = [Connection(descriptor) for descriptor in descriptors]
-        serve()
-        process = FORKED.Process(target=run_program, args=(order, streams))
-        process.start()
+        with ONE_AT_A_TIME:
+            serve()
+            process = FORKED.Process(target=run_program, args=(order, streams))
+            process.start()
         for stream in streams: stream.close()
         def follow():
             with suppress(ConnectionError, ProcessLookupError):
                 if not client.recv(1): os.killpg(process.pid, signal.SIGKILL)
         threading.Thread(target=follow, daemon=True).start()
-        process.join()
+        wait([process.sentinel])
+        with ONE_AT_A_TIME: process.join()
         with suppress(ConnectionError): client.sendall(f"{process.exitcode}\n".encode())
         client.shutdown(socket.SHUT_RDWR)
 

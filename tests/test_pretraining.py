@@ -3,6 +3,8 @@ import json
 import re
 import time
 from dataclasses import asdict, replace
+from glob import glob    # unlike that of a Path, it minds no folder that vanishes meanwhile
+from pathlib import Path
 
 import pytest
 import torch
@@ -29,7 +31,7 @@ def wait_for_update(folder, update, process, seconds=180):
     "Wait until a checkpoint at or after `update` exists."
     end = time.monotonic() + seconds
     while time.monotonic() < end and process.code is None:
-        seen = [int(p.name.split("-")[1]) for p in folder.glob("*/checkpoint-*")]
+        seen = [int(Path(path).name.split("-")[1]) for path in glob(f"{folder}/*/checkpoint-*")]
         if seen and max(seen) >= update: return
         time.sleep(0.01)
     pytest.fail(f"no checkpoint at update {update}; the process ended with {process.code}:\n{process.said}")

@@ -6,6 +6,8 @@ import signal
 import tempfile
 import threading
 import time
+from glob import glob    # unlike that of a Path, it minds no folder that vanishes meanwhile
+from pathlib import Path
 
 import psutil
 import pytest
@@ -62,8 +64,10 @@ def test_processes_make_the_same_records_with_a_failure_among_them(tmp_path, cap
     assert [r.id for r in records] == [c.id for c in grid(spec)]
     assert [r.status for r in records] == ["done", "failed", "done", "done"]
     check(tmp_path, spec, reference(spec))
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 4 and sum("] failed: " in line and "finite" in line for line in lines) == 1
+    said = capsys.readouterr().out
+    lines = said.splitlines()
+    assert len(lines) == 4, said
+    assert sum("] failed: " in line and "finite" in line for line in lines) == 1
     assert records[0].environment["threads"] == 1
     times = {r.id: r.started for r in records}
     again = sweep(spec, executor="processes", workers=2, **places(tmp_path))
@@ -149,8 +153,19 @@ def test_a_worker_that_cannot_start_ends_the_sweep(tmp_path, monkeypatch):
     assert not (tmp_path/"runs").exists(), "no run is to blame"
 
 
+# Every checkpoint takes a tenth of a second, in worker processes too, so that there is time to stop a sweep between two runs.
+SLOW = """
+import sys, time
+sys.addaudithook(lambda event, args: event == "os.rename" and "checkpoint-" in str(args[1]) and time.sleep(0.1))
+"""
+
+
 def drive(spec, executor):
     "A sweep that notes which runs it makes."
+    exec(SLOW)
+    Path("slow").mkdir(exist_ok=True)
+    Path("slow/sitecustomize.py").write_text(SLOW, encoding="utf-8")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, ("slow", os.environ.get("PYTHONPATH"))))
     signal.signal(signal.SIGINT, signal.default_int_handler)    # what a shell starts in the background has it ignored
     plain = training.run_epochs
     def noted(session, *args):
@@ -174,7 +189,7 @@ def wait_for(condition, process, seconds=400):
 def stop(folder, executor, how, made):
     "Start a sweep, stop it when another run has ended and one is under way, and return the records there are."
     process = start(folder, long, executor)
-    wait_for(lambda: len(list((folder/"runs").glob("*.json"))) > made and list((folder/"checkpoints").glob("*/checkpoint-*")), process)
+    wait_for(lambda: len(list((folder/"runs").glob("*.json"))) > made and glob(f"{folder}/checkpoints/*/checkpoint-*"), process)
     workers = psutil.Process(process.pid).children(recursive=True)
     assert bool(workers) == (executor == "processes")
     os.kill(process.pid, how)
