@@ -25,9 +25,10 @@ from nbdev.config import get_config
 
 root = Path(__file__).resolve().parent
 # What takes longest starts first, so that no core is left idle at the end.
-LONGEST = ["test_sweeps", "27_training", "test_ray", "test_accelerator", "test_resume", "1_measure", "test_cli", "test_docs", "test_kills", "test_fuzz",
-           "test_howto", "2_own_data", "18_second_stage", "test_streaming", "15_integrations", "4_cluster", "26_pretraining", "28_executors", "35_isotropy",
-           "start", "test_integrations"]
+LONGEST = ["test_ray", "27_training", "test_accelerator", "test_docs", "test_sweeps", "test_resume", "test_cli", "test_howto",
+           "test_fuzz", "26_pretraining", "test_integrations", "15_integrations", "18_second_stage", "test_kills", "28_executors",
+           "test_explore", "test_places", "1_measure", "35_isotropy", "test_pretraining", "test_streaming", "test_lab",
+           "test_training", "57_claims", "10_regularizers", "14_transforms"]
 
 
 def pytest_addoption(parser):

@@ -1,7 +1,7 @@
 """A Python that hands its program to the tests' server, which forks a process that has imported everything already.
 
-`stand_in.py -c CODE WORD…` gives that process the folder, environment, input and outputs of this one, waits, and ends as
-it ended. A program that starts with `istar` takes six seconds of imports, and in this way none.
+`stand_in.py -c CODE WORD…` gives that process the folder, environment, input and outputs of this one, waits, and ends
+as it ended. A program that starts with `istar` takes six seconds of imports, and in this way none.
 """
 import json
 import os
