@@ -6,8 +6,8 @@
 __all__ = ['controls', 'presets', 'paper_variances', 'references', 'draws', 'score_colors', 'row_choices', 'Slider', 'Choice',
            'defaults_of', 'widget_of', 'preset_row', 'explorer', 'new_figure', 'Spectrum', 'spectrum_numbers',
            'plot_eigenvalues', 'plot_ellipses', 'draw_spectrum', 'explore_spectrum', 'uniforms', 'normals', 'Batches',
-           'batch_numbers', 'plot_batches', 'draw_batches', 'explore_batches', 'clustered_points', 'Barcode', 'barcode',
-           'climbed', 'plot_tree', 'plot_bars', 'draw_barcode', 'explore_barcode']
+           'three_scores', 'batch_numbers', 'plot_batches', 'draw_batches', 'explore_batches', 'clustered_points',
+           'Barcode', 'barcode', 'climbed', 'plot_tree', 'plot_bars', 'draw_barcode', 'explore_barcode']
 
 # %% ../nbs/40_explore.ipynb #2e1030de
 import math
@@ -18,13 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .covariance import covariance, participation_ratio, shrink
+from .covariance import participation_ratio, shrink
 from .figures import png_bytes, style
 from .methods import okabe_ito
-from .scores import isoscore_from_cov, isoscore_unbiased
-from .stability import shrunk_scores, spectrum
+from .scores import isoscore_from_cov, ratio_score
+from .stability import spectrum
 from .topology import SELECTIONS, edge_lengths, features_of, persistent_entropy
 from .trees import spanning_forest
+from .unbiased import GroupTotals, Traces, traces_of
 
 if TYPE_CHECKING: from matplotlib.figure import Figure
 
@@ -85,19 +86,23 @@ def explorer(
     name:str,                                         # key of `controls` and `presets`
     draw:Callable[..., "tuple[Figure, str]"],         # takes every control's value; returns a figure and a sentence
     table:Mapping[str, Slider|Choice]|None=None,      # other controls; None for those of `name`
+    below:Callable[..., str]|None=None,               # takes the same values; returns HTML to show below the figure
 ):                                                    # ipywidgets VBox
     "Controls above the figure that `draw` makes of their values, drawn again at every change."
     try: import ipywidgets as w
     except ImportError: raise ImportError("explorers need ipywidgets: pip install 'istar_nb[notebooks]'") from None
     widgets = {key: widget_of(control) for key, control in (table or controls[name]).items()}
-    sentence, image = w.HTML(), w.Image(format="png")
+    sentence, image, more = w.HTML(), w.Image(format="png"), w.HTML()
     def update(change=None):
-        try: figure, sentence.value = draw(**{key: widget.value for key, widget in widgets.items()})
+        values = {key: widget.value for key, widget in widgets.items()}
+        try: figure, sentence.value = draw(**values)
         except ValueError as error: sentence.value = f"<b>{error}</b>"
-        else: image.value = png_bytes(figure, 100)
+        else:
+            image.value = png_bytes(figure, 100)
+            if below: more.value = below(**values)
     for widget in widgets.values(): widget.observe(update, "value")
     update()
-    return w.VBox([preset_row(name, widgets), *widgets.values(), sentence, image])
+    return w.VBox([preset_row(name, widgets), *widgets.values(), sentence, image, *[more]*bool(below)])
 
 # %% ../nbs/40_explore.ipynb #2f05aa31
 def new_figure(
@@ -107,8 +112,10 @@ def new_figure(
 ):                            # figure and axes
     "A figure that pyplot does not keep open."
     from matplotlib.figure import Figure
-    figure = Figure(figsize=size, layout="constrained")
-    return figure, figure.subplots(1, columns, **options)
+    width, height = size
+    margins = dict(left=0.75/width, right=1 - 0.1/width, bottom=0.5/height, top=1 - 0.15/height)
+    figure = Figure(figsize=size)
+    return figure, figure.subplots(1, columns, gridspec_kw=margins | dict(wspace=0.3), **options)
 
 # %% ../nbs/40_explore.ipynb #1bd929ed
 paper_variances = (10., 6., 4., 4., 1., 1.)  # the first six of Rudman & Eickhoff 2024, Figure 2
@@ -212,7 +219,8 @@ def normals(
     return (np.sqrt(-2*np.log(radius))*np.exp(2j*np.pi*angle)).view(np.float64)[:count]
 
 # %% ../nbs/40_explore.ipynb #f0ecd16e
-draws = 100  # batches behind every setting
+draws = 100  # batches behind every setting, or as many as this many numbers make
+_most_numbers = 300_000
 controls["batches"] = {
     "n": Slider("points n", 32, 5, 256, 1), "d": Slider("dimensions d", 64, 2, 256, 1),
     "exponent": Slider("exponent A", 1., 0., 2., 0.1), "zeta": Slider("shrinkage ζ", 0.2, 0., 1., 0.05),
@@ -222,9 +230,27 @@ controls["batches"] = {
 class Batches(NamedTuple):
     "Three scores of many batches from a known distribution."
     truth:float             # true score of the distribution
-    plug_in:list[float]     # (draws,) without a reference
-    shrunk:list[float]      # (draws,) with Σ_S and ζ
-    unbiased:list[float]    # (draws,) may exceed 1
+    plug_in:list[float]     # one a batch, without a reference
+    shrunk:list[float]      # with Σ_S and ζ
+    unbiased:list[float]    # may exceed 1
+
+# %% ../nbs/40_explore.ipynb #0b53041d
+def three_scores(
+    x:Tensor,         # (k, n, d) float64 batches of independent points, n ≥ 4
+    reference:Tensor, # (d,) variances of Σ_S
+    zeta:float,       # shrinkage ζ in [0, 1]
+)->Tensor:            # (3, k) plug-in, shrunk and unbiased score; the last may exceed 1
+    "The scores of many batches of one size at once."
+    x = x - x.mean(1, keepdim=True)
+    k, n, d = x.shape
+    lengths, products = x.square().sum(2), (x.mT @ x if d < n else x @ x.mT).square().sum((1, 2))
+    trace, square, cross = lengths.sum(1)/(n-1), products/(n-1)**2, x.square().sum(1) @ reference/(n-1)
+    def shrunk(z): # Σ_ζ = (1-ζ)Σ_X + ζΣ_S
+        squared = (1-z)**2*square + 2*z*(1-z)*cross + z**2*reference.square().sum()
+        return Traces(squared, ((1-z)*trace + z*reference.sum())**2)
+    totals = GroupTotals(trace.new_full((4, k), n), lengths.sum(1).expand(2, k), products.expand(3, k),
+                         lengths.square().sum(1).expand(5, k))
+    return torch.stack([ratio_score(traces, d) for traces in (shrunk(0), shrunk(zeta), traces_of(totals))])
 
 # %% ../nbs/40_explore.ipynb #3a09a1ee
 def batch_numbers(
@@ -235,13 +261,11 @@ def batch_numbers(
     reference:str="true", # variances of Σ_S: the "true" ones, or "all equal"
     seed:int=0,           # seed of the random numbers
 )->Batches:
-    "The plug-in, shrunk and unbiased score of `draws` batches of Gaussian points."
-    variances = spectrum(f"power {exponent}", d)
-    other = (variances if reference == "true" else variances.mean().expand(d)).diag()
-    batches = torch.from_numpy(normals(draws*n*d, seed)).view(draws, n, d)*variances.sqrt()
-    both = [shrunk_scores(covariance(x), other, [0, zeta]).tolist() for x in batches]
-    unbiased = [isoscore_unbiased(x).item() for x in batches]
-    return Batches(isoscore_from_cov(variances.diag()).item(), *map(list, zip(*both)), unbiased)
+    "The plug-in, shrunk and unbiased score of up to `draws` batches of Gaussian points."
+    variances, count = spectrum(f"power {exponent}", d), min(draws, max(4, _most_numbers//(n*d)))
+    other = variances if reference == "true" else variances.mean().expand(d)
+    x = torch.from_numpy(normals(count*n*d, seed)).view(count, n, d)*variances.sqrt()
+    return Batches(isoscore_from_cov(variances.diag()).item(), *three_scores(x, other, zeta).tolist())
 
 # %% ../nbs/40_explore.ipynb #07444bfd
 score_colors = {"plug-in": okabe_ito["vermillion"], "shrunk": okabe_ito["blue"], "unbiased": okabe_ito["green"]}
@@ -271,7 +295,7 @@ def draw_batches(
         plot_batches(numbers, ax)
     means = ", ".join(f"{name} {np.mean(found):.3f} (sd {np.std(found, ddof=1):.3f})"
                       for name, found in zip(score_colors, numbers[1:]))
-    return figure, f"True ι = {numbers.truth:.3f}. Means of {draws} batches: {means}."
+    return figure, f"True ι = {numbers.truth:.3f}. Means of {len(numbers.unbiased)} batches: {means}."
 
 # %% ../nbs/40_explore.ipynb #25c70c7e
 def explore_batches(): # ipywidgets VBox
@@ -340,9 +364,10 @@ def plot_tree(
     ax,            # matplotlib axes
 ):                 # the axes
     "Points, the edges of their tree, and arrows three times as long as the next step."
-    for k, (i, j) in enumerate(found.edges.tolist()):
-        chosen = k in found.features
-        ax.plot(*x[[i, j]].T, color=okabe_ito["blue"] if chosen else "0.6", lw=3 if chosen else 1.5)
+    from matplotlib.collections import LineCollection
+    chosen = np.isin(np.arange(len(found.edges)), found.features)
+    ax.add_collection(LineCollection(x[found.edges].numpy(), colors=np.where(chosen, okabe_ito["blue"], "0.6"),
+                                     linewidths=np.where(chosen, 3, 1.5), capstyle="projecting"))
     step = 3*rate*found.gradient
     ax.quiver(*x.T, *step.T, angles="xy", scale_units="xy", scale=1, color=okabe_ito["vermillion"], width=0.008)
     ax.plot(*x.T, "o", color="black")

@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = ['named', 'option_names', 'plain_run_of', 'own_options', 'plain_text', 'setting_names', 'comparable_records', 'run_row',
            'compact_runs', 'run_controls', 'RunPoint', 'run_points', 'run_table', 'plot_runs', 'draw_runs',
-           'explore_runs', 'page_data']
+           'table_below', 'explore_runs', 'page_data']
 
 # %% ../nbs/41_run_explorer.ipynb #1566cce6
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -172,12 +173,11 @@ def plot_runs(
     for setting in sorted({point.setting for point in points}):
         x, y = zip(*[(p.dx, p.dy) if differences else (p.x, p.y) for p in points if p.setting == setting])
         look = dict(color=runs["settings"][setting]["color"])
-        ax.plot(x, y, "o", alpha=0.7, label=runs["settings"][setting]["label"], **look)
+        ax.plot(x, y, "o", alpha=0.7, **look)
         if len(x) > 1: ax.plot(np.mean(x), np.mean(y), "+", ms=11, mew=2, **look)
     if differences: ax.axhline(0, color="0.6", zorder=0); ax.axvline(0, color="0.6", zorder=0)
     word = "difference in " if differences else ""
     ax.set(xlabel=f"{word}IsoScore ι", ylabel=f"{word}score")
-    ax.figure.legend(loc="outside right upper", fontsize=8)
     return ax
 
 # %% ../nbs/41_run_explorer.ipynb #129793a2
@@ -198,12 +198,30 @@ def draw_runs(
     pairs = f"{len(paired)} of them have a plain run of the same seed"
     return figure, f"{len(points)} runs in {settings} settings; {pairs}. Score: {metric}."
 
+# %% ../nbs/41_run_explorer.ipynb #f6c47ce5
+def table_below(
+    runs:dict[str,list], # from `compact_runs`
+    show:str="scores",   # which the figure shows; the table gives both
+    **choices:str,       # as in `run_points`
+)->str:                  # HTML
+    "The runs of the figure averaged by setting, with paired differences from the plain runs."
+    heads = ("setting", "runs", "IsoScore ι", "score", "pairs", "difference in score", "standard deviation")
+    def text(value): return value if isinstance(value, str) else f"{value:.3f}" if isinstance(value, float) else "–"
+    def row(setting, count, isoscore, score, pairs, *gains):
+        label, color = (runs["settings"][setting][key] for key in ("label", "color"))
+        named = f'<span style="color: {color}">●</span> {escape(label)}'
+        return map(text, (named, str(count), isoscore, score, str(pairs), *gains))
+    rows = [row(*values) for values in run_table(run_points(runs, **choices))]
+    lines = [f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>" for cells in rows]
+    head = "".join(f"<th>{name}</th>" for name in heads)
+    return f"<table><tr>{head}</tr>{''.join(lines)}</table>"
+
 # %% ../nbs/41_run_explorer.ipynb #d0fb2fb3
 def explore_runs(
     runs:dict[str,list], # from `compact_runs`
 ):                       # ipywidgets VBox
     "Choose among the runs of a store: task score against isotropy, with paired seeds."
-    return explorer("runs", partial(draw_runs, runs), run_controls(runs))
+    return explorer("runs", partial(draw_runs, runs), run_controls(runs), below=partial(table_below, runs))
 
 # %% ../nbs/41_run_explorer.ipynb #dbfbea1b
 def page_data(
