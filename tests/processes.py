@@ -16,6 +16,7 @@ import tempfile
 import threading
 from contextlib import suppress
 from functools import cache
+from itertools import count
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -31,6 +32,7 @@ FORKED.set_forkserver_preload(["pytest", "pandas", "scipy.stats", "sklearn.metri
                                "transformers.modeling_utils", "transformers.models.bert.modeling_bert",
                                "istar_nb.cli", "istar_nb.training", "istar_nb.pretraining", "istar_nb.sweeps", "ready"])
 ONE_AT_A_TIME = threading.Lock()    # starting a process also asks how others ended, which can be read only once
+OUTPUTS, NUMBERS = tempfile.TemporaryDirectory(), count()
 ALONE = dict(OMP_NUM_THREADS="1", ACCELERATE_USE_CPU="1", CUDA_VISIBLE_DEVICES="")
 
 
@@ -70,11 +72,12 @@ def begin(environment, folder, output, job, args):
 class Process:
     "A function in a process of its own; keywords are environment variables."
     def __init__(self, job, *args, folder=".", **variables):
-        self.output = tempfile.NamedTemporaryFile()
+        self.output = Path(OUTPUTS.name)/str(next(NUMBERS))
+        self.output.touch()
         environment = os.environ | ALONE | {name: str(value) for name, value in variables.items()}
         with ONE_AT_A_TIME:
             serve()
-            self.process = FORKED.Process(target=begin, args=(environment, str(folder), self.output.name, job, args))
+            self.process = FORKED.Process(target=begin, args=(environment, str(folder), str(self.output), job, args))
             self.process.start()
         self.pid = self.process.pid
 
@@ -82,7 +85,7 @@ class Process:
     def code(self): return self.process.exitcode    # None while it runs, -9 after a SIGKILL
 
     @property
-    def said(self): return Path(self.output.name).read_text(encoding="utf-8", errors="replace")
+    def said(self): return self.output.read_text(encoding="utf-8", errors="replace")
 
     def wait(self, seconds=600):
         "Wait until it has ended; what it wrote."

@@ -104,6 +104,20 @@ def test_dry_run_shows_and_makes_nothing(tmp_path, capsys):
     assert "4 runs: 0 done, 4 to do" in out and "unknown" in out and "sst2" in out
 
 
+# Every checkpoint takes a tenth of a second, in worker processes too, so that there is time to stop something between two of them.
+SLOW = """
+import sys, time
+sys.addaudithook(lambda event, args: event == "os.rename" and "checkpoint-" in str(args[1]) and time.sleep(0.1))
+"""
+
+
+def slow_workers(folder):
+    "The PYTHONPATH with which the processes of workers are slow."
+    (folder/"slow").mkdir(exist_ok=True)
+    (folder/"slow"/"sitecustomize.py").write_text(SLOW, encoding="utf-8")
+    return os.pathsep.join(filter(None, (str(folder/"slow"), os.environ.get("PYTHONPATH"))))
+
+
 class Killer:
     "Kills workers while they are at a run: `wanted(config)` decides how often."
     def __init__(self, monkeypatch, folder, wanted):
@@ -138,6 +152,7 @@ class Killer:
 def test_runs_of_killed_workers_go_on_elsewhere_but_not_for_ever(tmp_path, capsys, monkeypatch, reference):
     spec = dict(long, runs=long["runs"][:1])
     deadly, unlucky = grid(spec)
+    monkeypatch.setenv("PYTHONPATH", slow_workers(tmp_path))
     killer = Killer(monkeypatch, tmp_path, lambda config: 9 if config == deadly else 1)
     records = sweep(spec, executor="processes", workers=2, threads=1, checkpoint_every=4, restarts=1, **places(tmp_path))
     assert killer.stop() == 3 and [r.status for r in records] == ["failed", "done"]
@@ -153,19 +168,10 @@ def test_a_worker_that_cannot_start_ends_the_sweep(tmp_path, monkeypatch):
     assert not (tmp_path/"runs").exists(), "no run is to blame"
 
 
-# Every checkpoint takes a tenth of a second, in worker processes too, so that there is time to stop a sweep between two runs.
-SLOW = """
-import sys, time
-sys.addaudithook(lambda event, args: event == "os.rename" and "checkpoint-" in str(args[1]) and time.sleep(0.1))
-"""
-
-
 def drive(spec, executor):
     "A sweep that notes which runs it makes."
     exec(SLOW)
-    Path("slow").mkdir(exist_ok=True)
-    Path("slow/sitecustomize.py").write_text(SLOW, encoding="utf-8")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, ("slow", os.environ.get("PYTHONPATH"))))
+    os.environ["PYTHONPATH"] = slow_workers(Path.cwd())
     signal.signal(signal.SIGINT, signal.default_int_handler)    # what a shell starts in the background has it ignored
     plain = training.run_epochs
     def noted(session, *args):
