@@ -3,7 +3,7 @@
 `python benchmarks/measure.py --task stdlib-docs` prints ratios; `--task sst2 --data-dir DATA --record` also stores
 them; `--limit 8000` is a quick look. For the rate every batch goes through the model twice, bare and measured, so that
 a machine that is busy for a while slows both. Tokenizing is timed once and counts in both, the measures computed at the
-end in that of measuring. Peak memory is that of a process that only measures, 1,000 texts against all of them.
+end in that of measuring. Peak memory is that of a process that only measures, for corpora of growing size.
 """
 import argparse
 import json
@@ -12,8 +12,8 @@ import resource
 import subprocess
 import sys
 import time
-from datetime import date
-from pathlib import Path
+
+from harness import store
 
 
 def job(kind, task, data_dir, limit):
@@ -66,18 +66,13 @@ if __name__ == "__main__":
         kind, task, data_dir, limit = args.job
         print(json.dumps(job(kind, task, data_dir or None, int(limit) or None)))
         sys.exit()
-    from istar_nb.records import environment
     load_before = os.getloadavg()[0]
-    rate, few, whole = (apart(kind, args.task, args.data_dir, limit)
-                        for kind, limit in [("rate", args.limit), ("memory", 1000), ("memory", args.limit)])
-    seconds = rate["seconds"]
+    rate = apart("rate", args.task, args.data_dir, args.limit)
+    sizes = [n for n in (500, 1000, 2000, 4000) if n < rate["texts"]]
+    memory = [apart("memory", args.task, args.data_dir, n) for n in (*sizes, args.limit)]
+    seconds, few, whole = rate["seconds"], memory[0], memory[-1]
     ratio = (seconds["tokenizing"] + seconds["bare"])/(seconds["tokenizing"] + seconds["measuring"])
-    record = dict(benchmark="measure", task=args.task, rate_to_bare=round(ratio, 3),
-                  extra_mb=whole["peak_mb"]-few["peak_mb"], rate=rate, few=few, whole=whole,
-                  load_before=load_before, date=str(date.today()), environment=environment())
     print(f"{whole['texts']:,} texts, {whole['tokens']:,} tokens: {ratio:.3f} of the bare token rate; "
-          f"peak memory {record['extra_mb']:+,} MB against {few['texts']:,} texts")
-    if args.record:
-        path = Path(__file__).resolve().parents[1]/"results"/"benchmarks"/f"measure-{args.task}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(record, indent=1) + "\n")
+          f"peak memory {whole['peak_mb'] - few['peak_mb']:+,} MB against {few['texts']:,} texts")
+    if args.record: store(f"measure-{args.task}", load_before, task=args.task, rate_to_bare=round(ratio, 3),
+                          extra_mb=whole["peak_mb"] - few["peak_mb"], rate=rate, memory=memory)

@@ -5,31 +5,10 @@ turn, and prints the ratios of their medians; writes nothing unless `--record` i
 touches every group; it is left out, as is the computing of the measures, which is done once at the end and timed apart.
 """
 import argparse
-import importlib.metadata
-import json
 import os
-import platform
 import statistics
-import time
-from pathlib import Path
 
-
-def clock(device):
-    "The time when everything asked of `device` so far is done."
-    import torch
-    if device == "cuda": torch.cuda.synchronize()
-    return time.perf_counter()
-
-
-def rounds(steps, repeats, device):
-    "All times of `steps` (name -> function), taken in turn, after one unmeasured round."
-    times = {name: [] for name in steps}
-    for i in range(repeats + 1):
-        for name, step in steps.items():
-            start = clock(device)
-            step()
-            if i: times[name].append(clock(device) - start)
-    return times
+from harness import ratio, store, timed, waited
 
 
 def main():
@@ -87,32 +66,22 @@ def main():
             with watch(model, groups=groups) as seen:
                 [forward() for _ in range(3)]    # the first updates fill every group
             steps[f"watched, {groups} group{'s'*(groups > 1)}"] = watched(step, seen)
-            start = clock(args.device)
+            start = waited(args.device)
             seen.compute()
-            computing[groups] = clock(args.device) - start
-        times = rounds(steps, args.repeats, args.device)
-        medians = {key: statistics.median(values) for key, values in times.items()}
-        rows[name] = {key: dict(seconds=medians[key], ratio=medians[key]/medians["plain"], all_seconds=times[key])
-                      for key in steps}
+            computing[groups] = waited(args.device) - start
+        times, rows[name] = timed(steps, args.repeats, args.device), {}
+        for key in steps:
+            slower, quartiles = ratio(times[key], times["plain"])
+            rows[name][key] = dict(seconds=statistics.median(times[key]), ratio=slower, ratio_quartiles=quartiles)
     print(f"{args.model}, {args.batch} x {args.length} tokens, every block, {args.threads} threads on {args.device}, "
           f"medians of {args.repeats}")
     for name, kinds in rows.items():
         for key, row in kinds.items(): print(f"{name:14} {key:18} {row['seconds']*1e3:9.1f} ms  {row['ratio']:.3f}x")
     for groups, seconds in computing.items():
         print(f"all measures of all blocks at the end, {groups} groups: {seconds*1e3:.0f} ms")
-    if args.record:
-        record = dict(benchmark="watch", model=args.model, batch=args.batch, length=args.length, repeats=args.repeats,
-                      device=args.device, rows=rows, computing=computing,
-                      versions={name: importlib.metadata.version(name)
-                                for name in ("torch", "torchmetrics", "transformers")},
-                      hardware=dict(machine=platform.machine(), cores=os.cpu_count(), threads=args.threads,
-                                    load_before=load_before,
-                                    gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else None))
-        folder = Path(__file__).resolve().parents[1]/"results"/"benchmarks"
-        target = folder/f"watch-{args.model.replace('/', '-')}-{args.device}.json"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(json.dumps(record, indent=1) + "\n")
-        print(f"wrote {target.relative_to(target.parents[2])}")
+    if args.record: store(f"watch-{args.model.replace('/', '-')}-{args.device}", load_before, model=args.model,
+                          batch=args.batch, length=args.length, repeats=args.repeats, device=args.device, rows=rows,
+                          computing=computing)
 
 
 if __name__ == "__main__": main()

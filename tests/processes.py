@@ -5,6 +5,7 @@
     results = on_two(job, folder=folder)        # of two processes joined by gloo
     serve_programs(folder)                      # `istar` and `forked-python` in this folder are forked in the same way
 """
+import atexit
 import io
 import json
 import os
@@ -32,7 +33,7 @@ FORKED.set_forkserver_preload(["pytest", "pandas", "scipy.stats", "sklearn.metri
                                "transformers.modeling_utils", "transformers.models.bert.modeling_bert",
                                "istar_nb.cli", "istar_nb.training", "istar_nb.pretraining", "istar_nb.sweeps", "ready"])
 ONE_AT_A_TIME = threading.Lock()    # starting a process also asks how others ended, which can be read only once
-OUTPUTS, NUMBERS = tempfile.TemporaryDirectory(), count()
+NUMBERS = count()
 ALONE = dict(OMP_NUM_THREADS="1", ACCELERATE_USE_CPU="1", CUDA_VISIBLE_DEVICES="")
 
 
@@ -69,10 +70,18 @@ def begin(environment, folder, output, job, args):
     job(*args)
 
 
+@cache
+def outputs():
+    "A folder for what processes write, as long as this one lives."
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
+
+
 class Process:
     "A function in a process of its own; keywords are environment variables."
     def __init__(self, job, *args, folder=".", **variables):
-        self.output = Path(OUTPUTS.name)/str(next(NUMBERS))
+        self.output = outputs()/str(next(NUMBERS))
         self.output.touch()
         environment = os.environ | ALONE | {name: str(value) for name, value in variables.items()}
         with ONE_AT_A_TIME:

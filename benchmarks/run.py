@@ -1,0 +1,17 @@
+"""Every benchmark in turn: `make bench` prints, `make bench ONLY=--record` also stores what the pages show.
+
+A process of its own for each, so that none inherits another's memory or threads. Ends with an error if one failed.
+"""
+import subprocess
+import sys
+from pathlib import Path
+
+names = ("isoscore", "topology", "two_nn", "step", "cost", "measure", "watch")
+
+if __name__ == "__main__":
+    failed = []
+    for name in names:
+        print(f"==== {name}", flush=True)
+        script = Path(__file__).with_name(f"{name}.py")
+        if subprocess.run([sys.executable, script, *sys.argv[1:]]).returncode: failed.append(name)
+    if failed: sys.exit(f"failed: {', '.join(failed)}")
