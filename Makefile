@@ -48,8 +48,8 @@ notebooks: .venv/dev ## export, run and clean the notebooks (ONLY="02_scores" fo
 	@$(BIN)/python tools/notebooks.py $(ONLY)
 	@$(BIN)/python tools/docs.py readme
 
-bench: .venv/dev ## time istar_nb against its peers (ONLY=--record to store it)
-	@$(BIN)/python benchmarks/run.py $(ONLY)
+bench: .venv/dev ## time istar_nb against its peers (RECORD=1 to store the figures)
+	@$(BIN)/python benchmarks/run.py $(if $(RECORD),--record)
 
 lab: .venv/dev ## open the notebooks in JupyterLab
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter lab nbs --ContentsManager.pre_save_hook=nbdev.clean.clean_jupyter

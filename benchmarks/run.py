@@ -1,4 +1,4 @@
-"""Every benchmark in turn: `make bench` prints, `make bench ONLY=--record` also stores what the pages show.
+"""Every benchmark in turn: `make bench` prints, `make bench RECORD=1` also stores what the pages show.
 
 A process of its own for each, so that none inherits another's memory or threads. Ends with an error if one failed.
 """
