@@ -37,6 +37,26 @@ NUMBERS = count()
 ALONE = dict(OMP_NUM_THREADS="1", ACCELERATE_USE_CPU="1", CUDA_VISIBLE_DEVICES="")
 
 
+# A process with the variable HELD waits before every checkpoint that this file names, for as long as it does, so that
+# a test can stop it just there, however busy the machine is.
+HOLD = """
+import os, sys, time
+from pathlib import Path
+def hold(event, args):
+    if event != "os.rename" or "checkpoint-" not in str(args[1]): return
+    while any(name in str(args[1]) for name in Path(os.environ["HELD"]).read_text(encoding="utf-8").split()):
+        time.sleep(0.01)
+sys.addaudithook(hold)
+"""
+
+
+def held_workers(folder):
+    "The PYTHONPATH with which interpreters that are started anew hold, too."
+    (folder/"hold").mkdir(exist_ok=True)
+    (folder/"hold"/"sitecustomize.py").write_text(HOLD, encoding="utf-8")
+    return os.pathsep.join(filter(None, (str(folder/"hold"), os.environ.get("PYTHONPATH"))))
+
+
 @cache
 def serve():
     "Start the server where it finds `ready`: it does not look into the folders that this process looks into."
@@ -58,6 +78,7 @@ def enter(environment):
     os.environ.clear()
     os.environ.update(environment)
     torch.set_num_threads(1)
+    if "HELD" in environment: exec(HOLD, {})
 
 
 def begin(environment, folder, output, job, args):

@@ -38,7 +38,8 @@ def wait_for_update(folder, update, process, seconds=180):
 
 
 def test_killed_in_the_middle(tmp_path):
-    process = Process(run_often_saved, tmp_path/"killed", folder=tmp_path)
+    (tmp_path/"held").write_text("checkpoint-000000028")
+    process = Process(run_often_saved, tmp_path/"killed", folder=tmp_path, HELD=tmp_path/"held")
     wait_for_update(tmp_path/"killed"/"checkpoints", 26, process)
     process.kill()
     assert find_record(tmp_path/"killed", config.id, PretrainRecord) is None

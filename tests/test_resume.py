@@ -35,6 +35,12 @@ def made(tmp_path_factory):
     return config, data, words
 
 
+def hold_after(update, folder, monkeypatch):
+    "Processes wait before the checkpoint that comes after the one of this update."
+    (folder/"held").write_text(f"checkpoint-{update + 2:09d}")
+    monkeypatch.setenv("HELD", str(folder/"held"))
+
+
 def wait_for_update(folder, update, process, seconds=180):
     "Wait until a checkpoint at or after `update` exists; the newest update seen."
     end = time.monotonic() + seconds
@@ -55,15 +61,16 @@ def torchrun(*words, folder):
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_killed_twice_in_the_middle_of_an_epoch(istar, made, tmp_path, processes):
+def test_killed_twice_in_the_middle_of_an_epoch(istar, made, tmp_path, monkeypatch, processes):
     config, _, words = made
     def start(*more): return [istar(*words, *more, **place) for place in (places_of_two() if processes == 2 else [{}])]
-    for update in (6, updates_an_epoch + 6):
+    for update in (6, updates_an_epoch + 6):    # in the middle of an epoch
+        hold_after(update, tmp_path, monkeypatch)
         ranks = start()
-        seen = wait_for_update(tmp_path/"runs"/"checkpoints", update, ranks[0])
+        assert wait_for_update(tmp_path/"runs"/"checkpoints", update, ranks[0]) == update
         for rank in ranks: rank.kill()
-        assert seen % updates_an_epoch, "the kill was meant for the middle of an epoch"
         assert find_record(tmp_path/"runs", config.id) is None
+    monkeypatch.delenv("HELD")
     out = [rank.wait() for rank in start()]
     resumed = find_record(tmp_path/"runs", config.id)
     assert resumed is not None, out
@@ -75,11 +82,13 @@ def test_killed_twice_in_the_middle_of_an_epoch(istar, made, tmp_path, processes
     assert len(list(iterate_records(tmp_path/"runs"))) == 1
 
 
-def test_checkpoint_of_another_number_of_processes_is_refused(istar, made, tmp_path):
+def test_checkpoint_of_another_number_of_processes_is_refused(istar, made, tmp_path, monkeypatch):
     words = made[-1]
+    hold_after(2, tmp_path, monkeypatch)
     process = istar(*words)
     wait_for_update(tmp_path/"runs"/"checkpoints", 2, process)
     process.kill()
+    monkeypatch.delenv("HELD")
     assert "another world" in "".join([rank.wait() for rank in [istar(*words, **place) for place in places_of_two()]])
 
 

@@ -17,7 +17,7 @@ from istar_nb.grids import grid, plan
 from istar_nb.records import find_record, iterate_records
 from istar_nb.selection import load_selections, select, selection_table
 from istar_nb.sweeps import sweep
-from processes import Process
+from processes import Process, held_workers
 from toy_task import write_model, write_task
 
 folder = tempfile.TemporaryDirectory()
@@ -104,31 +104,25 @@ def test_dry_run_shows_and_makes_nothing(tmp_path, capsys):
     assert "4 runs: 0 done, 4 to do" in out and "unknown" in out and "sst2" in out
 
 
-# Every checkpoint takes a tenth of a second, in worker processes too, so that there is time to stop something between two of them.
-SLOW = """
-import sys, time
-sys.addaudithook(lambda event, args: event == "os.rename" and "checkpoint-" in str(args[1]) and time.sleep(0.1))
-"""
-
-
-def slow_workers(folder):
-    "The PYTHONPATH with which the processes of workers are slow."
-    (folder/"slow").mkdir(exist_ok=True)
-    (folder/"slow"/"sitecustomize.py").write_text(SLOW, encoding="utf-8")
-    return os.pathsep.join(filter(None, (str(folder/"slow"), os.environ.get("PYTHONPATH"))))
-
-
 class Killer:
-    "Kills workers while they are at a run: `wanted(config)` decides how often."
-    def __init__(self, monkeypatch, folder, wanted):
-        self.folder, self.wanted, self.killed, self.over = folder, wanted, [], False
+    "Kills the worker of each run so often, while it is at it; none can end before."
+    def __init__(self, monkeypatch, folder, times):
+        self.folder, self.left, self.killed, self.over = folder, {config.id: n for config, n in times.items()}, [], False
         begin, at = executors.Worker.__init__, {}
         def noted(worker, config, *args):
             begin(worker, config, *args)
             at[config.id] = worker
         monkeypatch.setattr(executors.Worker, "__init__", noted)
+        monkeypatch.setenv("HELD", str(folder/"held"))
+        monkeypatch.setenv("PYTHONPATH", held_workers(folder))
+        self.hold()
         self.at, self.thread = at, threading.Thread(target=self.run, daemon=True)
         self.thread.start()
+
+    def hold(self):
+        text = "\n".join(f"{run}/checkpoint-000000016" for run, n in self.left.items() if n)
+        (self.folder/"next").write_text(text)
+        (self.folder/"next").replace(self.folder/"held")    # whoever reads it sees all of it
 
     def has_checkpoint(self, run):
         try: return any(name.startswith("checkpoint-") for name in os.listdir(self.folder/"checkpoints"/run))
@@ -137,10 +131,11 @@ class Killer:
     def run(self):
         while not self.over:
             for run, worker in list(self.at.items()):
-                if self.has_checkpoint(run) and worker.process.poll() is None and worker not in [w for _, w in self.killed] \
-                        and sum(k == run for k, _ in self.killed) < self.wanted(worker.config):
+                if self.left[run] and worker not in self.killed and self.has_checkpoint(run):
                     os.kill(worker.process.pid, signal.SIGKILL)
-                    self.killed.append((run, worker))
+                    self.killed.append(worker)
+                    self.left[run] -= 1
+                    self.hold()
             time.sleep(0.002)
 
     def stop(self):
@@ -152,8 +147,7 @@ class Killer:
 def test_runs_of_killed_workers_go_on_elsewhere_but_not_for_ever(tmp_path, capsys, monkeypatch, reference):
     spec = dict(long, runs=long["runs"][:1])
     deadly, unlucky = grid(spec)
-    monkeypatch.setenv("PYTHONPATH", slow_workers(tmp_path))
-    killer = Killer(monkeypatch, tmp_path, lambda config: 9 if config == deadly else 1)
+    killer = Killer(monkeypatch, tmp_path, {deadly: 9, unlucky: 1})
     records = sweep(spec, executor="processes", workers=2, threads=1, checkpoint_every=4, restarts=1, **places(tmp_path))
     assert killer.stop() == 3 and [r.status for r in records] == ["failed", "done"]
     assert "SIGKILL" in records[0].error and "2 times" in records[0].error and "batch_size" in records[0].error
@@ -170,8 +164,7 @@ def test_a_worker_that_cannot_start_ends_the_sweep(tmp_path, monkeypatch):
 
 def drive(spec, executor):
     "A sweep that notes which runs it makes."
-    exec(SLOW)
-    os.environ["PYTHONPATH"] = slow_workers(Path.cwd())
+    if "HELD" in os.environ: os.environ["PYTHONPATH"] = held_workers(Path.cwd())
     signal.signal(signal.SIGINT, signal.default_int_handler)    # what a shell starts in the background has it ignored
     plain = training.run_epochs
     def noted(session, *args):
@@ -181,7 +174,7 @@ def drive(spec, executor):
     sweep(spec, executor=executor, root="runs", checkpoints="checkpoints", checkpoint_every=4, workers=2, threads=1)
 
 
-def start(folder, spec, executor): return Process(drive, spec, executor, folder=folder)
+def start(folder, spec, executor, **variables): return Process(drive, spec, executor, folder=folder, **variables)
 
 
 def wait_for(condition, process, seconds=400):
@@ -193,9 +186,11 @@ def wait_for(condition, process, seconds=400):
 
 
 def stop(folder, executor, how, made):
-    "Start a sweep, stop it when another run has ended and one is under way, and return the records there are."
-    process = start(folder, long, executor)
-    wait_for(lambda: len(list((folder/"runs").glob("*.json"))) > made and glob(f"{folder}/checkpoints/*/checkpoint-*"), process)
+    "Start a sweep, stop it when `made` runs have ended and the next is under way, and return the records there are."
+    late = [f"{config.id}/checkpoint-000000008" for config in grid(long)[made:]]
+    (folder/"held").write_text("\n".join(late))
+    process = start(folder, long, executor, HELD=folder/"held")
+    wait_for(lambda: len(list((folder/"runs").glob("*.json"))) == made and glob(f"{folder}/checkpoints/*/checkpoint-*4-*"), process)
     workers = psutil.Process(process.pid).children(recursive=True)
     assert bool(workers) == (executor == "processes")
     os.kill(process.pid, how)
@@ -207,9 +202,10 @@ def stop(folder, executor, how, made):
 
 @pytest.mark.parametrize("executor", ["local", "processes"])
 def test_sweep_stopped_by_ctrl_c_and_by_a_kill_goes_on(tmp_path, reference, executor):
-    first = stop(tmp_path, executor, signal.SIGINT, 0)
-    before = stop(tmp_path, executor, signal.SIGKILL, len(first)) if executor == "processes" and len(first) < 3 else first
-    assert first.items() <= before.items() and all(r.status == "done" for r in before.values()) and len(before) < 4
+    first = stop(tmp_path, executor, signal.SIGINT, 1)
+    before = stop(tmp_path, executor, signal.SIGKILL, 3) if executor == "processes" else first
+    assert first.items() <= before.items() and all(r.status == "done" for r in before.values())
+    assert (len(first), len(before)) == (1, 3 if executor == "processes" else 1)
     out = start(tmp_path, long, executor).wait()
     check(tmp_path, long, reference(long))
     assert all(find_record(tmp_path/"runs", run) == record for run, record in before.items()), "what was done is not made again"
