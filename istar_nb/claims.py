@@ -42,7 +42,7 @@ def _claims_of(evidence:Evidence)->tuple[Claim, ...]:
 def every_claim(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]: # in the order of the pages, with corrected p-values
-    "The claims of all pages; they are computed again once a record changes."
+    "The claims of all pages. Those of a folder are kept until one of its files changes."
     return list(_claims_of(opened(root)))
 
 # %% ../nbs/57_claims.ipynb #75de66db

@@ -22,10 +22,10 @@ from .covariance import participation_ratio, shrink
 from .figures import png_bytes, style
 from .methods import okabe_ito
 from .scores import isoscore_from_cov, ratio_score
-from .stability import spectrum
+from .stability import mixture_traces, spectrum
 from .topology import SELECTIONS, edge_lengths, features_of, persistent_entropy
 from .trees import spanning_forest
-from .unbiased import GroupTotals, Traces, traces_of
+from .unbiased import GroupTotals, traces_of
 
 if TYPE_CHECKING: from matplotlib.figure import Figure
 
@@ -219,8 +219,8 @@ def normals(
     return (np.sqrt(-2*np.log(radius))*np.exp(2j*np.pi*angle)).view(np.float64)[:count]
 
 # %% ../nbs/40_explore.ipynb #f0ecd16e
-draws = 100  # batches behind every setting, or as many as this many numbers make
-_most_numbers = 300_000
+draws = 100              # batches behind every setting
+_most_numbers = 300_000  # of all batches together: large batches are fewer, so that the figure follows the slider
 controls["batches"] = {
     "n": Slider("points n", 32, 5, 256, 1), "d": Slider("dimensions d", 64, 2, 256, 1),
     "exponent": Slider("exponent A", 1., 0., 2., 0.1), "zeta": Slider("shrinkage ζ", 0.2, 0., 1., 0.05),
@@ -244,13 +244,11 @@ def three_scores(
     x = x - x.mean(1, keepdim=True)
     k, n, d = x.shape
     lengths, products = x.square().sum(2), (x.mT @ x if d < n else x @ x.mT).square().sum((1, 2))
-    trace, square, cross = lengths.sum(1)/(n-1), products/(n-1)**2, x.square().sum(1) @ reference/(n-1)
-    def shrunk(z): # Σ_ζ = (1-ζ)Σ_X + ζΣ_S
-        squared = (1-z)**2*square + 2*z*(1-z)*cross + z**2*reference.square().sum()
-        return Traces(squared, ((1-z)*trace + z*reference.sum())**2)
-    totals = GroupTotals(trace.new_full((4, k), n), lengths.sum(1).expand(2, k), products.expand(3, k),
+    batch = lengths.sum(1)/(n-1), products/(n-1)**2, x.square().sum(1) @ reference/(n-1)
+    shrunk = [mixture_traces(batch, (reference.sum(), reference.square().sum()), z) for z in (0, zeta)]
+    totals = GroupTotals(lengths.new_full((4, k), n), lengths.sum(1).expand(2, k), products.expand(3, k),
                          lengths.square().sum(1).expand(5, k))
-    return torch.stack([ratio_score(traces, d) for traces in (shrunk(0), shrunk(zeta), traces_of(totals))])
+    return torch.stack([ratio_score(traces, d) for traces in (*shrunk, traces_of(totals))])
 
 # %% ../nbs/40_explore.ipynb #3a09a1ee
 def batch_numbers(

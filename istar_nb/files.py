@@ -169,6 +169,7 @@ def state_of_folders(
     *folders:str|Path,  # with all that is below them
 )->frozenset|None:      # path, size in bytes and time of every file; None while a file has just been changed
     "What differs as soon as a file is added, removed or changed."
-    files = [(path, path.stat()) for folder in folders for path in Path(folder).rglob("*") if path.is_file()]
+    try: files = [(path, path.stat()) for folder in folders for path in Path(folder).rglob("*") if path.is_file()]
+    except FileNotFoundError: return None    # it has vanished since it was listed
     if any(_is_fresh(stat.st_mtime_ns) for _, stat in files): return None
     return frozenset((str(path), stat.st_size, stat.st_mtime_ns) for path, stat in files)
