@@ -6,6 +6,7 @@ compared in the same run.
 """
 import argparse
 import os
+import sys
 
 import IsoScore.IsoScore as published
 import torch
@@ -53,4 +54,6 @@ if __name__ == "__main__":
                   f"{r['ours_over_products']:.2f} of two bare products; "
                   f"{r['medium_over_ours']:.2f} of its time with fewer digits; "
                   f"error {r['value_error']:.0e}, gradients apart {r['gradient_gap']:.0e}", flush=True)
+    if max(r["value_error"] for r in rows) > 1e-5: sys.exit("a value is off by more than 1e-5")
+    if max(r["gradient_gap"] for r in rows) > 1e-3: sys.exit("the gradients differ by more than 1e-3")
     if args.record: store("isoscore", load_before, rows=rows, repeats=args.repeats)

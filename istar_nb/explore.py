@@ -220,7 +220,7 @@ def normals(
 
 # %% ../nbs/40_explore.ipynb #f0ecd16e
 draws = 100              # batches behind every setting
-_most_numbers = 300_000  # of all batches together: large batches are fewer, so that the figure follows the slider
+_most_numbers = 600_000  # of all batches together: large batches are fewer, so that the figure follows the slider
 controls["batches"] = {
     "n": Slider("points n", 32, 5, 256, 1), "d": Slider("dimensions d", 64, 2, 256, 1),
     "exponent": Slider("exponent A", 1., 0., 2., 0.1), "zeta": Slider("shrinkage ζ", 0.2, 0., 1., 0.05),
