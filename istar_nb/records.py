@@ -179,7 +179,8 @@ def iterate_records(
         else: yield record
 
 # %% ../nbs/23_records.ipynb #60f6b131
-_origins = dict(sha256="data", model_sha256="weights of the model", texts_sha256="texts") # hashes in a record's `data`
+_origins = dict(sha256="data", model_sha256="weights of the model", texts_sha256="texts",
+                start_sha256="weights to start from")    # hashes in a record's `data`
 remedy = ("choose another `root`, or set `remake` (--remake) to make anew what was made from something else, "
           "and to replace its record")
 
