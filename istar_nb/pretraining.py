@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from .checkpoints import load_checkpoint, save_checkpoint
 from .corpus import gather_texts, generator_of, mask_tokens, pack, train_tokenizer
 from .dimension import two_nn
-from .encoders import forward_with_states, load_encoder, pretrained_folder, quiet
+from .encoders import Encoder, forward_with_states, load_encoder, pretrained_folder, quiet
 from .engine import (LayerMoments, Session, check_loss, defined, host_masked, machine, read_states,
                              recording_failure, step)
 from .files import check_writable, files_sha256, folder_beside, local_folder, local_path, run_lock
@@ -88,7 +88,7 @@ def _check_ranges(c:PretrainConfig)->None:
     if c.target is not None and not 0 < c.target < 1: raise ValueError(f"`target` must lie in (0, 1), not {c.target}")
     if c.target is not None and c.lam <= 0: raise ValueError(f"`lam` must be above 0 with a `target`, and is {c.lam}")
 
-# %% ../nbs/26_pretraining.ipynb #5d41a109
+# %% ../nbs/26_pretraining.ipynb #34c9c865
 def _check_shape(c:PretrainConfig)->None:
     "An error if an encoder that exists already is given another shape."
     if c.model is None: return
@@ -112,26 +112,24 @@ def make_model(
         hidden_dropout_prob=config.dropout, attention_probs_dropout_prob=config.dropout,
         pad_token_id=tokenizer.pad_token_id))
 
-# %% ../nbs/26_pretraining.ipynb #21c03f14
+# %% ../nbs/26_pretraining.ipynb #09554f76
 def with_masked_head(
     config:PretrainConfig,  # of the run
-    encoder:nn.Module,      # a Hugging Face encoder of BERT's kind
-)->"PreTrainedModel":       # with a head from torch's global generator
-    "An encoder under a new head for masked language modelling."
-    from transformers import AutoModelForMaskedLM
-    kind, longest = encoder.config.model_type, getattr(encoder.config, "max_position_embeddings", config.length)
-    if config.length > longest:
+    hub:bool=False,         # allow downloads from the Hugging Face hub
+)->Encoder:                 # its model for masked words, and its tokenizer
+    "The encoder that is trained further, whole, under a head for masked words; what has no weights yet is drawn."
+    encoder, tokenizer = load_encoder(config.model, None, hub)
+    if (kind := encoder.config.model_type) not in ("bert", "roformer"):
+        raise ValueError(f"`model` {config.model!r} is of the kind {kind!r}: only 'bert' and 'roformer' can be trained "
+                         "further")
+    if config.length > (longest := encoder.config.max_position_embeddings):
         raise ValueError(f"`length` is {config.length}, and `model` {config.model!r} takes {longest} tokens at most")
-    try: model = AutoModelForMaskedLM.from_config(encoder.config, dtype=torch.float32)
-    except ValueError: model = None
-    if not hasattr(model, "cls"):
-        raise ValueError(f"`model` {config.model!r} is of the kind {kind!r}: only encoders of BERT's kind can be "
-                         "trained further")
+    model = load_encoder(config.model, "words", hub).model
     setattr(model, model.base_model_prefix, encoder)
     model.tie_weights()
     for module in model.modules():
         if isinstance(module, nn.Dropout): module.p = config.dropout
-    return model
+    return Encoder(model, tokenizer)
 
 # %% ../nbs/26_pretraining.ipynb #64e809cb
 def unigram_loss(
@@ -186,14 +184,12 @@ class Pretraining(_Blocks):
         super().__init__(config, **options)
         if self.world > 1: raise ValueError(f"`pretrain` runs in one process, and was started in {self.world}")
         self.corpus = gather_texts(config.texts, data_dir, hub, config.hold_out)
-        if config.model is None:
-            encoder, self.tokenizer = None, train_tokenizer(self.corpus.train, config.vocabulary, config.length)
-        else:
-            encoder, self.tokenizer = load_encoder(config.model, hub=hub)
-            self.model_sha256 = model_sha256(config.model)
-        self.encode()
         set_seed(config.seed)
-        model = make_model(config, self.tokenizer) if encoder is None else with_masked_head(config, encoder)
+        if config.model is None:
+            self.tokenizer = train_tokenizer(self.corpus.train, config.vocabulary, config.length)
+            model = make_model(config, self.tokenizer)
+        else: model, self.tokenizer = with_masked_head(config, hub)
+        self.encode()
         self.penalty = IStar(zeta=0., target=config.target) if config.lam else None
         self.optimize(model, config.steps)
 
