@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from istar_nb.corpus import gather_texts, generator_of, mask_tokens
+from istar_nb.encoders import load_encoder
 from istar_nb.pretraining import PretrainConfig, PretrainRecord, load_pretrained, pretrain
 from istar_nb.records import find_record
 from istar_nb.runs import RunConfig
@@ -70,6 +71,30 @@ def test_both_signs_and_a_target(seed, tmp_path):
     assert ends[0] < ends[1] < ends[2] and abs(ends[1] - 0.3) < 0.15
     table = load_pretrained(tmp_path)
     assert len(table) == 3 and (table.mlm_loss < 6.39).all() and set(table.seed) == {seed}     # ln 600 = 6.397
+
+
+def test_trained_further(tmp_path, monkeypatch):
+    monkeypatch.setenv("ISTAR_MODELS", str(tmp_path))
+    first = run(replace(config, lam=0., steps=40), tmp_path)
+    more = PretrainConfig(texts="stdlib-docs", hold_out=0.05, model=f"scratch:{first.id}", length=32, steps=80,
+                          batch_size=16, lr=5e-3, evaluate_every=80)
+    further = run(more, tmp_path)
+    before, after = (e["mlm_loss"] for e in further.evaluations)
+    assert before == pytest.approx(first.evaluations[-1]["mlm_loss"], rel=1e-4) and after < before - 0.02
+    assert further.data["vocabulary"] == first.data["vocabulary"]
+    (tmp_path/first.id/"model.safetensors").write_bytes((tmp_path/more.id/"model.safetensors").read_bytes())
+    with pytest.raises(ValueError, match="made from other weights to start from"): run(more, tmp_path)
+
+
+def test_pooler_of_an_encoder_that_is_trained_further(tmp_path, monkeypatch):
+    monkeypatch.setenv("ISTAR_MODELS", str(tmp_path))
+    encoder, tokenizer = load_encoder("tiny-bert")
+    for part in (encoder, tokenizer): part.save_pretrained(tmp_path/"mine")
+    more = PretrainConfig(texts="stdlib-docs", hold_out=0.05, model=str(tmp_path/"mine"), length=32, steps=3,
+                          batch_size=16, evaluate_every=3)
+    body = load_encoder(f"scratch:{run(more, tmp_path).id}", load_task("stdlib-docs").task).model.base_model
+    assert torch.equal(body.pooler.dense.weight, encoder.pooler.dense.weight)    # masked words do not train it
+    assert not torch.equal(body.embeddings.word_embeddings.weight, encoder.embeddings.word_embeddings.weight)
 
 
 def test_masks_change_with_every_update_and_spare_special_tokens():
@@ -133,6 +158,6 @@ def test_other_files_in_the_store_are_skipped(tmp_path):
 @pytest.mark.parametrize("change, said", [(dict(texts="colour"), "colour"), (dict(vocabulary=10), "vocabulary"),
                                           (dict(hold_out=1.), "hold_out"), (dict(precision="fp8"), "precision"),
                                           (dict(target=2., lam=1.), "target"), (dict(lam=float("nan")), "lam"),
-                                          (dict(seed=-1), "seed"), (dict(batch_size=100_000), "texts")])
+                                          (dict(seed=-1), "seed"), (dict(model="tiny-bert"), "vocabulary"), (dict(batch_size=100_000), "texts")])
 def test_bad_values_are_named(change, said, tmp_path):
     with pytest.raises((ValueError, TypeError), match=said): run(replace(config, **change), tmp_path)
