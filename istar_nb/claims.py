@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from .control_claims import early, padding, placebo, without_function
+from .control_claims import early, masked, padding, placebo, without_function
 from .evidence import Evidence, opened
 from .figures import method_color, new_axes, signed
 from .figure_claims import (istar_figure2, istar_figure3, istar_figure4, istar_figure5, istar_figure6,
@@ -26,7 +26,8 @@ from .verdicts import Claim, correct, plot_estimates, probability
 # %% ../nbs/57_claims.ipynb #48b41785
 pages = (istar_table1, istar_table2, istar_figure2, istar_figure3, istar_figure4, istar_figure5, istar_figure6,
          istar_figure7, istar_figure8, shrink_table2, shrink_table3, shrink_figure1, shrink_figure2, isolayer_table2,
-         isolayer_table3, isolayer_figure2, every_method, from_scratch, padding, placebo, early, without_function)
+         isolayer_table3, isolayer_figure2, every_method, from_scratch, padding, placebo, early, without_function,
+         masked)
 
 # %% ../nbs/57_claims.ipynb #5d6eb004
 @lru_cache(1)

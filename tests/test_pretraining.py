@@ -158,6 +158,7 @@ def test_other_files_in_the_store_are_skipped(tmp_path):
 @pytest.mark.parametrize("change, said", [(dict(texts="colour"), "colour"), (dict(vocabulary=10), "vocabulary"),
                                           (dict(hold_out=1.), "hold_out"), (dict(precision="fp8"), "precision"),
                                           (dict(target=2., lam=1.), "target"), (dict(lam=float("nan")), "lam"),
-                                          (dict(seed=-1), "seed"), (dict(model="tiny-bert"), "vocabulary"), (dict(batch_size=100_000), "texts")])
+                                          (dict(seed=-1), "seed"), (dict(model="tiny-bert"), "vocabulary"),
+                                          (dict(batch_size=100_000), "texts")])
 def test_bad_values_are_named(change, said, tmp_path):
     with pytest.raises((ValueError, TypeError), match=said): run(replace(config, **change), tmp_path)
