@@ -11,7 +11,7 @@ __all__ = ['gradient_share', 'padding_runs', 'compared', 'padding_claims_at', 'p
 from .evidence import Evidence, opened
 from .figures import signed
 from .grids import grid
-from .pretraining import PretrainConfig
+from .pretrain_runs import PretrainConfig
 from .verdicts import Claim, differences, own, paired_estimate, pairs_of
 
 # %% ../nbs/56_control_claims.ipynb #153b87cc

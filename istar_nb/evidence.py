@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from .files import find_folder, state_of_folders
-from .pretraining import load_pretrained
+from .pretrain_runs import load_pretrained
 from .grids import load_records
 from .records import RunRecord, iterate_records
 from .selection import candidates, load_selections

@@ -10,7 +10,7 @@ __all__ = ['method_grids', 'targets', 'bars_names', 'method_targets', 'method_ru
 # %% ../nbs/55_own_claims.ipynb #2034dfdc
 from .evidence import Evidence, opened
 from .figures import run_label, signed
-from .pretraining import PretrainConfig
+from .pretrain_runs import PretrainConfig
 from .grids import grid
 from .verdicts import Claim, differences, own, paired_estimate, pairs_of
 

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from .explore import Choice, controls, draws, explorer, new_figure, presets, references
+from .explore import draws, references
 from .figures import method_color, run_label, style
 from .methods import METHODS
 from .records import RunRecord, iterate_records
 from .runs import RunConfig
+from .sliders import Choice, controls, explorer, new_figure, presets
 
 if TYPE_CHECKING: from matplotlib.figure import Figure
 

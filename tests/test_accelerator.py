@@ -30,7 +30,8 @@ from istar_nb.measures import (effective_rank, explained_variance, high_variance
                                mean_cosine, outlier_dimensions, partition_score, spectrum, sv_anisotropy)
 from istar_nb.measuring import measure_model, text_batches
 from istar_nb.modes import accelerators, random_state, same_random_state, set_random_state
-from istar_nb.pretraining import PretrainConfig, pretrain
+from istar_nb.pretrain_runs import PretrainConfig
+from istar_nb.pretraining import pretrain
 from istar_nb.records import environment, find_record
 from istar_nb.reference import refresh_reference
 from istar_nb.regularizers import IStar, UnbiasedIStar, pooled_isoscore, pooled_unbiased

@@ -11,6 +11,7 @@ from browser import browser_page, needs_chromium
 
 from istar_nb import explore as ex
 from istar_nb import run_explorer as rex
+from istar_nb import sliders
 from istar_nb.measures import outlier_dimensions, spectrum
 from istar_nb.scores import isoscore, isoscore_with_error
 from istar_nb.topology import select_bars
@@ -64,7 +65,7 @@ def test_a_spectrum_has_the_same_numbers(page, variances, zeta, reference):
 
 
 def test_keys_on_a_slider_show_the_number_that_python_computes(page):
-    values = ex.defaults_of("spectrum")
+    values = sliders.defaults_of("spectrum")
     assert reading(page, "spectrum") == ex.draw_spectrum(**values)[1]
     page.press("ArrowLeft", "#spectrum-v1", 7)
     page.press("ArrowRight", "#spectrum-zeta", 6)
@@ -74,7 +75,7 @@ def test_keys_on_a_slider_show_the_number_that_python_computes(page):
 
 def test_a_preset_and_a_dragged_bar(page):
     page.run("[...document.querySelectorAll('#spectrum button')].find(b => b.textContent === 'three of six').click()")
-    values = ex.defaults_of("spectrum") | ex.presets["spectrum"]["three of six"]
+    values = sliders.defaults_of("spectrum") | sliders.presets["spectrum"]["three of six"]
     assert reading(page, "spectrum") == ex.draw_spectrum(**values)[1]
     left, top, width, height = page.run("(r => [r.x, r.y, r.width, r.height])(document.querySelector('#spectrum "
                                         "svg').getBoundingClientRect())")
@@ -113,7 +114,7 @@ def test_batches_have_the_same_scores(page, n, d, reference):
 
 def test_keys_on_the_number_of_points(page):
     page.wait("document.querySelector('#batches .reading').textContent.startsWith('True')")
-    values = ex.defaults_of("batches")
+    values = sliders.defaults_of("batches")
     assert reading(page, "batches") == ex.draw_batches(**values)[1]
     page.press("ArrowLeft", "#batches-n", 12)
     page.wait("document.querySelector('#batches .reading').textContent.startsWith('True')")
@@ -157,7 +158,7 @@ def test_the_selection_agrees_on_random_barcodes(page):
 
 
 def test_gradient_steps_and_a_dragged_point(page):
-    values = ex.defaults_of("barcode")
+    values = sliders.defaults_of("barcode")
     assert reading(page, "barcode") == ex.draw_barcode(**values)[1]
     for _ in range(3): page.press("Enter", "#barcode button")
     page.press("ArrowRight", "#barcode-rate")

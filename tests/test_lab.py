@@ -12,7 +12,8 @@ import nbformat
 import pytest
 from browser import browser_page, needs_chromium
 
-from istar_nb.explore import defaults_of, draw_spectrum
+from istar_nb.explore import draw_spectrum
+from istar_nb.sliders import defaults_of
 
 pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
 pytestmark = needs_chromium

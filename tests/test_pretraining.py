@@ -11,7 +11,8 @@ import torch
 
 from istar_nb.corpus import gather_texts, generator_of, mask_tokens
 from istar_nb.encoders import load_encoder
-from istar_nb.pretraining import PretrainConfig, PretrainRecord, load_pretrained, pretrain
+from istar_nb.pretrain_runs import PretrainConfig, PretrainRecord, load_pretrained
+from istar_nb.pretraining import pretrain
 from istar_nb.records import find_record
 from istar_nb.runs import RunConfig
 from istar_nb.tasks import load_task
