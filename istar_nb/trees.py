@@ -48,7 +48,7 @@ few = 128  # up to this many points differences are as fast as the product
 
 def half_squares(
     x:Tensor,                # (n, d) centred, on the CPU
-)->tuple[np.ndarray,float]:  # (n(n-1)/2,) half of the squared distances, in the order of `pdist`; η
+)->tuple[np.ndarray,float]:  # (n(n-1)/2,) half of the squared distances, float64, in the order of `pdist`; η
     "Searched lengths by one half of the symmetric product, and what they may be wrong by."
     from scipy.linalg import get_blas_funcs
     from scipy.spatial.distance import squareform
@@ -56,7 +56,8 @@ def half_squares(
     syrk, = get_blas_funcs(["syrk"], [columns])
     sums = np.add.outer(half, half).T    # BLAS works on columns: its lower half is the upper half of rows
     upper = syrk(-1., columns, beta=1., c=sums, trans=1, lower=1, overwrite_c=1).T
-    return squareform(upper, checks=False).clip(min=0), product_error(x)*half.max().item()
+    lengths = np.maximum(squareform(upper, checks=False), 0, dtype=np.float64)    # as SciPy's clustering wants them
+    return lengths, product_error(x)*half.max().item()
 
 # %% ../nbs/08_trees.ipynb #0121b667
 def candidates(
@@ -81,7 +82,7 @@ def tree_of(
     "The minimum spanning tree among a few edges, measured by differences."
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import minimum_spanning_tree
-    ends = [part.T for part in torch.from_numpy(pairs).split(512)]
+    ends = [part.T for part in torch.from_numpy(pairs).split(256)]    # rows that stay in the cache
     lengths = torch.cat([(x.index_select(0, i) - x.index_select(0, j)).norm(dim=1) for i, j in ends])
     rank = np.empty(len(pairs))
     rank[lengths.argsort(stable=True).numpy()] = np.arange(1, len(pairs)+1)    # SciPy would drop a zero length
