@@ -29,8 +29,8 @@ def _measured(
     scale:Tensor|float,  # what differences are divided by on the way
 )->Tensor:               # (m,) in the working dtype
     "Lengths of edges, in operations that can be differentiated again and again."
-    i, j = (x.index_select(0, end).to(working_dtype(x)) for end in edges.T)
-    squares = ((i - j)/scale).square().sum(1)
+    points, (i, j) = x.to(working_dtype(x)), edges.unbind(1)
+    squares = ((points.index_select(0, i) - points.index_select(0, j))/scale).square().sum(1)
     apart = squares > 0
     return torch.where(apart, torch.where(apart, squares, 1.).sqrt(), 0.)*scale
 
@@ -39,8 +39,8 @@ class EdgeLengths(torch.autograd.Function):
     "Lengths of edges by differences, which serve the gradient too; second derivatives are those of `_measured`."
     @staticmethod
     def forward(ctx, x:Tensor, edges:Tensor, scale:Tensor|float)->Tensor:
-        i, j = (x.index_select(0, end).to(working_dtype(x)) for end in edges.T)
-        difference = divided(i.sub_(j), scale)
+        points, (i, j) = x.to(working_dtype(x)), edges.unbind(1)
+        difference = divided(points.index_select(0, i).sub_(points.index_select(0, j)), scale)
         lengths = torch.linalg.vector_norm(difference, dim=1)
         ctx.save_for_backward(x, edges, difference, lengths)
         ctx.scale = scale
@@ -52,8 +52,8 @@ class EdgeLengths(torch.autograd.Function):
         if torch.is_grad_enabled():
             return *torch.autograd.grad(_measured(x, edges, ctx.scale), x, grad, create_graph=True), None, None
         unit = difference*torch.where(lengths > 0, grad/lengths, 0.)[:, None]
-        out = unit.new_zeros(x.shape)
-        return out.index_add_(0, edges[:, 0], unit).index_add_(0, edges[:, 1], unit, alpha=-1).to(x.dtype), None, None
+        out, (i, j) = unit.new_zeros(x.shape), edges.unbind(1)
+        return out.index_add_(0, i, unit).index_add_(0, j, unit, alpha=-1).to(x.dtype), None, None
 
 # %% ../nbs/12_topology.ipynb #d3a0d42b
 def edge_lengths(
@@ -62,7 +62,7 @@ def edge_lengths(
     scale:Tensor|float=1., # what differences are divided by on the way
 )->Tensor:                 # (m,) in the working dtype; a zero length has zero gradient
     "Lengths by differences, differentiable through both ends."
-    with torch.autocast(x.device.type, enabled=False): return EdgeLengths.apply(x, edges, scale)
+    return EdgeLengths.apply(x, edges, scale)
 
 # %% ../nbs/12_topology.ipynb #d42d1df4
 def h0_bars(
@@ -78,14 +78,14 @@ def h0_bars(
 # %% ../nbs/12_topology.ipynb #302418c0
 def check_bars(
     bars:Tensor|np.ndarray, # value to check
-)->Tensor:                  # (m,) in the working dtype
+)->tuple[Tensor,float]:     # (m,) in the working dtype; the shortest
     "`bars` as a tensor, or an error if they are no lengths."
     if isinstance(bars, np.ndarray): bars = from_numpy(bars, "bars")
     check_tensor(bars, "bars")
     if bars.ndim != 1: raise ValueError(f"`bars` must be (m,) lengths, but has shape {tuple(bars.shape)}")
     low, high = (value.item() for value in bars.detach().aminmax()) if len(bars) else (0., 0.)
     if not 0 <= low <= high < math.inf: raise ValueError("`bars` must be finite and not negative")
-    return bars.to(working_dtype(bars))
+    return bars.to(working_dtype(bars)), low
 
 # %% ../nbs/12_topology.ipynb #c377c962
 def entropy_of(
@@ -93,10 +93,8 @@ def entropy_of(
     count:int=1, # the entropy is divided by ln `count` if that is not 0
 )->Tensor:       # (); differentiable; 0 for fewer than two bars
     "Persistent entropy without checks."
-    with torch.autocast(bars.device.type, enabled=False):
-        p = bars/bars.sum()
-        entropy = -(p*p.log()).sum()
-        return entropy/math.log(count) if count > 1 else entropy
+    entropy = torch.special.entr(bars/bars.sum()).sum()
+    return entropy/math.log(count) if count > 1 else entropy
 
 # %% ../nbs/12_topology.ipynb #cc6d2559
 def persistent_entropy(
@@ -104,8 +102,8 @@ def persistent_entropy(
     normalize:bool=False,   # divide by ln m, the largest value there can be
 )->Tensor:                  # () in [0, ln m] or [0, 1]; differentiable; 0 for fewer than two bars above zero
     "Persistent entropy of a barcode (*Shrink the longest*, Section 3)."
-    bars = check_bars(bars)
-    return entropy_of(bars[bars > 0], len(bars) if normalize else 1)
+    bars, shortest = check_bars(bars)
+    return entropy_of(bars if shortest > 0 else bars[bars > 0], len(bars) if normalize else 1)
 
 # %% ../nbs/12_topology.ipynb #cc590445
 SELECTIONS = ("atienza", "released", "none")
@@ -162,7 +160,7 @@ def select_bars(
 )->Tensor:                   # (k,) the features, longest first; differentiable in `bars`
     "The bars that are topological features (*Shrink the longest*, Section 3)."
     if selection not in SELECTIONS: raise ValueError(f"`selection` must be one of {SELECTIONS}, not {selection!r}")
-    bars = check_bars(bars)
+    bars, _ = check_bars(bars)
     chosen = features_of(bars.detach().cpu().double().numpy(), selection)
     return bars[torch.from_numpy(chosen).to(bars.device)]
 

@@ -7,12 +7,14 @@ __all__ = ['few', 'prim', 'exact_lengths', 'half_squares', 'candidates', 'tree_o
            'divided', 'rooted_tree', 'rooted_forest', 'spanning_forest']
 
 # %% ../nbs/08_trees.ipynb #575a86a7
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from .dimension import product_error
-from .points import working_dtype
+from .points import check_finite, working_dtype
 
 # %% ../nbs/08_trees.ipynb #8bc85829
 def prim(
@@ -26,10 +28,11 @@ def prim(
     outside[0] = 0
     for k in range(1, n):
         v = best.argmin()
-        edges[k] = np.add(lengths[v], outside, out=row).argmin(), v
+        away = lengths[v]
+        edges[k] = np.add(away, outside, out=row).argmin(), v
         inside[v] = best[v] = np.inf
         outside[v] = 0
-        np.minimum(best, np.add(lengths[v], inside, out=row), out=best)
+        np.minimum(best, np.add(away, inside, out=row), out=best)
     return edges[1:]
 
 # %% ../nbs/08_trees.ipynb #ccc7b959
@@ -44,32 +47,32 @@ def exact_lengths(
 few = 128  # up to this many points differences are as fast as the product
 
 def half_squares(
-    x:Tensor,               # (n, d) centred
-)->tuple[Tensor,float]:     # (n, n) half of the squared distances; η, what they may be wrong by
-    "Searched lengths by a matrix product, of which the upper blocks are computed."
-    n, d = x.shape
-    half, out, width = x.square().sum(1).div_(2), x.new_empty(n, n), -(-n//8)
-    for i in range(0, n, width):
-        rows = slice(i, i+width)
-        torch.addmm(half[i:], x[rows], x[i:].T, alpha=-1, out=out[rows, i:]).add_(half[rows, None])
-        out[i+width:, rows] = out[rows, i+width:].T
-    return out, product_error(x)*half.max().item()
+    x:Tensor,                # (n, d) centred, on the CPU
+)->tuple[np.ndarray,float]:  # (n(n-1)/2,) half of the squared distances, float64, in the order of `pdist`; η
+    "Searched lengths by one half of the symmetric product, and what they may be wrong by."
+    from scipy.linalg import get_blas_funcs
+    from scipy.spatial.distance import squareform
+    half, columns = torch.linalg.vector_norm(x, dim=1).square().div(2).numpy(), x.numpy().T
+    syrk, = get_blas_funcs(["syrk"], [columns])
+    sums = np.add.outer(half, half).T    # BLAS works on columns: its lower half is the upper half of rows
+    upper = syrk(-1., columns, beta=1., c=sums, trans=1, lower=1, overwrite_c=1).T
+    lengths = np.maximum(squareform(upper, checks=False), 0, dtype=np.float64)    # as SciPy's clustering wants them
+    return lengths, product_error(x)*half.max().item()
 
 # %% ../nbs/08_trees.ipynb #0121b667
 def candidates(
-    lengths:np.ndarray,  # (n, n) searched
-    edges:np.ndarray,    # (n-1, 2) their tree, from `prim`
-    slack:float,         # 2η: by how much two lengths may be in the wrong order
+    lengths:np.ndarray,  # (n(n-1)/2,) searched, n ≥ 2
+    error:float,         # η: what they may be wrong by
 )->np.ndarray:           # (m, 2) the edges that may be in the right tree, each once
-    "The edges not longer, within `slack`, than the longest on the path between their ends."
-    path, close = np.full(len(lengths), np.nan, lengths.dtype), np.zeros(lengths.shape, bool)
-    path[0] = -np.inf
-    for u, v in edges.tolist():
-        row = lengths[v]
-        np.maximum(path, row[u] + slack, out=path)    # NaN outside: no comparison holds there
-        np.less_equal(row, path, out=close[v])
-        path[v] = -np.inf
-    return np.stack(np.divmod(np.flatnonzero(close), len(lengths)), axis=1)
+    "The edges not longer, within 2η, than the longest on the path between their ends."
+    from scipy.cluster.hierarchy import cophenet, linkage
+    merges = linkage(lengths, "single")
+    merges[:, 2] += 2*error
+    chosen = np.flatnonzero(lengths <= cophenet(merges))
+    numbers = np.arange(len(merges) + 1)
+    first = numbers*(2*len(merges) + 1 - numbers)//2    # where the edges of a point to those after it begin
+    i = first.searchsorted(chosen, side="right") - 1
+    return np.stack([i, chosen - first[i] + i + 1], axis=1)
 
 # %% ../nbs/08_trees.ipynb #3a441910
 def tree_of(
@@ -79,8 +82,8 @@ def tree_of(
     "The minimum spanning tree among a few edges, measured by differences."
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import minimum_spanning_tree
-    parts = [part.T for part in torch.from_numpy(pairs).split(4096)]
-    lengths = torch.cat([torch.linalg.vector_norm(x[i] - x[j], dim=1) for i, j in parts])
+    ends = [part.T for part in torch.from_numpy(pairs).split(256)]    # rows that stay in the cache
+    lengths = torch.cat([(x.index_select(0, i) - x.index_select(0, j)).norm(dim=1) for i, j in ends])
     rank = np.empty(len(pairs))
     rank[lengths.argsort(stable=True).numpy()] = np.arange(1, len(pairs)+1)    # SciPy would drop a zero length
     graph = coo_array((rank, tuple(pairs.T)), shape=(len(x),)*2).tocsr()
@@ -92,10 +95,8 @@ def host_tree(
 )->np.ndarray:       # (n-1, 2) int64 edges
     "The minimum spanning tree of points on the CPU."
     if len(x) <= few: return prim(exact_lengths(x))
-    lengths, error = half_squares(x - x.mean(0))
-    edges = prim(lengths.numpy())
-    pairs = candidates(lengths.numpy(), edges, 2*error)
-    if len(pairs) < len(x): return edges
+    pairs = candidates(*half_squares(x - x.mean(0)))
+    if len(pairs) < len(x): return pairs
     return tree_of(x, pairs) if len(pairs) < 16*len(x) else prim(exact_lengths(x))
 
 # %% ../nbs/08_trees.ipynb #25239476
@@ -124,16 +125,19 @@ def boruvka(
 
 # %% ../nbs/08_trees.ipynb #a014f968
 def power_of_two(
-    largest:Tensor, # () from `largest_entry`
-)->Tensor:          # () 1 for points of ordinary size, else near `largest`; dividing by it costs no digit
-    "The scale of points, so that squares neither overflow nor vanish."
-    exponent = largest.log2().floor()
-    return torch.where(exponent.abs() <= 20, 1., exponent.exp2().clamp(min=torch.finfo(largest.dtype).tiny))
+    largest:Tensor,  # () from `peak`; on the CPU, where reading it is no wait, an error if it is not finite
+)->Tensor|float:     # 1 for points of ordinary size, else near `largest`; on the CPU a number
+    "The scale of points, so that squares neither overflow nor vanish; dividing by it costs no digit."
+    if largest.device.type != "cpu":
+        exponent = largest.log2().floor()
+        return torch.where(exponent.abs() <= 20, 1., exponent.exp2().clamp(min=torch.finfo(largest.dtype).tiny))
+    exponent = math.frexp(check_finite(largest.item()))[1] - 1
+    return 1. if abs(exponent) <= 20 else max(2.**exponent, torch.finfo(largest.dtype).tiny)
 
 
 def divided(x:Tensor, scale:Tensor|float)->Tensor:
     "`x/scale`, or `x` where it is known without waiting that the scale is 1."
-    return x if x.device.type == "cpu" and scale == 1 else x/scale
+    return x if isinstance(scale, float) and scale == 1 else x/scale
 
 # %% ../nbs/08_trees.ipynb #32f15e02
 def rooted_tree(x:Tensor)->Tensor: # (n, 2) int64
@@ -141,20 +145,18 @@ def rooted_tree(x:Tensor)->Tensor: # (n, 2) int64
     return torch.from_numpy(np.concatenate([np.zeros((1, 2), np.int64), host_tree(x)]))
 
 # %% ../nbs/08_trees.ipynb #fa213f3b
-@torch.no_grad()
 def rooted_forest(
     x:Tensor,                 # (n, d) points, n ≥ 1, on any device
     scale:Tensor|float=1.,    # what they are divided by
     groups:Tensor|None=None,  # (n,) integers on the same device, as in `boruvka`
 )->Tensor:                    # (n, 2) int64 edges, among them for each group a loop, which joins its root to itself
     "The edges of the Euclidean minimum spanning tree of each group; on an accelerator nothing comes back to the host."
-    with torch.autocast(x.device.type, enabled=False):
-        x = divided(x.detach().to(working_dtype(x)), scale)
-        if x.device.type != "cpu":
-            return boruvka(torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist"), groups)
-        if groups is None: return rooted_tree(x)
-        parts = [(groups == g).nonzero().squeeze(1) for g in groups.unique()]
-        return torch.cat([part[rooted_tree(x[part])] for part in parts])
+    x = divided(x.detach().to(working_dtype(x)), scale)
+    if x.device.type != "cpu":
+        return boruvka(torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist"), groups)
+    if groups is None: return rooted_tree(x)
+    parts = [(groups == g).nonzero().squeeze(1) for g in groups.unique()]
+    return torch.cat([part[rooted_tree(x[part])] for part in parts])
 
 # %% ../nbs/08_trees.ipynb #eac23e34
 def spanning_forest(

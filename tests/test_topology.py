@@ -176,6 +176,27 @@ def test_the_entropy_penalty_makes_the_host_wait_twice_at_most(options, micro):
     assert sum(sim.waits.values()) <= 2, sim.waits
 
 
+@pytest.mark.parametrize("n", (3, 300))
+@pytest.mark.parametrize("bad", (float("nan"), float("inf")))
+def test_points_that_are_not_finite_are_refused_in_words(n, bad):
+    x = torch.ones(n, 4)
+    x[n//2, 1] = bad
+    states = HiddenStates([x[:, None]], torch.ones(n, 1))
+    for penalty in (EntropyRegularizer(by_class=False), lambda states: h0_bars(states.points(-1, "cls"))):
+        with pytest.raises(ValueError, match="`x` has values that are not finite"): penalty(states)
+
+
+@pytest.mark.parametrize("n", (100, 400))
+def test_gradients_at_equal_points_are_finite(n):
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(n)).repeat(n//4, 1).requires_grad_()
+    bars = h0_bars(x)
+    persistent_entropy(bars).backward()
+    assert (bars > 0).sum() == 3 and x.grad.isfinite().all() and x.grad.any()
+    same = torch.ones(n, 8, requires_grad=True)
+    persistent_entropy(h0_bars(same)).backward()
+    assert not same.grad.any()
+
+
 def test_an_update_may_be_prepared_in_inference_mode():
     x, labels = torch.randn(8, 1, 6, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 2
     mask, gradients = torch.ones(8, 1), []
