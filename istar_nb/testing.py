@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from weakref import ref
 
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 from torch.autograd.graph import saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -41,6 +42,8 @@ class Work(TorchDispatchMode):
         self.operations = 0   # how many there were
         self.products = 0     # multiplications in matrix products
         self.largest = 0      # entries of the largest tensor that was made
+        self.peak = 0         # most bytes that were held at once of what was made
+        self._held = {}       # address -> its memory, which this does not keep alive, and how many bytes it has
 
     def __torch_dispatch__(self, func:Callable, types:Sequence[type], args:tuple=(), kwargs:dict|None=None)->object:
         out, name = func(*args, **(kwargs or {})), func.overloadpacket.__name__
@@ -50,7 +53,14 @@ class Work(TorchDispatchMode):
             self.products += left.numel()*right.shape[-1]
         known = {address for address, _ in memory_of([args, kwargs])}
         self.largest = max([self.largest, *(size for address, size in memory_of(out) if address not in known)])
+        self.hold([t.untyped_storage() for t in tree_leaves(out) if isinstance(t, Tensor)], known)
         return out
+
+    def hold(self, made:list[UntypedStorage], known:set[int])->None:
+        "Note memory that was made, and forget what was freed."
+        self._held = {address: held for address, held in self._held.items() if not held[0].expired()}
+        self._held |= {m.data_ptr(): (StorageWeakRef(m), m.nbytes()) for m in made if m.data_ptr() not in known}
+        self.peak = max(self.peak, sum(size for _, size in self._held.values()))
 
 # %% ../nbs/00_testing.ipynb #8df800ea
 @contextmanager

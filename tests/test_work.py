@@ -174,8 +174,15 @@ def test_the_host_waits_as_often_as_stated(name):
 
 
 @pytest.mark.parametrize("name", ["I-STAR, ζ = 0", "I-STAR, ζ = 0.2"])
-def test_the_layers_are_never_joined(name):
-    assert work_of(name, many).largest == many.sentences*many.length*many.d    # the gradient of one layer
+@pytest.mark.parametrize("batch", several)
+def test_the_layers_are_never_joined(name, batch):
+    layer, value = batch.sentences*batch.length*batch.d, CASES[name].make(reference(batch))
+    value(states_of(batch))
+    states = states_of(batch)
+    with Work() as work: result = value(states)
+    assert work.peak <= 4*(2*layer + 4*batch.d**2)    # the rows that count, centred; the products and their gradient
+    with work: result.backward()
+    assert work.largest == max(layer, batch.d**2)     # the gradient of one layer
 
 
 def test_entropy_costs_at_most_one_product_of_all_pairs():
