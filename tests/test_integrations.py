@@ -75,7 +75,8 @@ def gradient(folder, parts, **args):
     return keep.found, made.state.log_history[0], made
 
 
-@pytest.mark.parametrize("layers, kept", [(0, [0, 2]), ([1], [1, 2]), ([-1], [2]), ("all", [0, 1, 2]), (None, [0, 1, 2])])
+@pytest.mark.parametrize("layers, kept", [(0, [0, 2]), ([1], [1, 2]), ([-1], [2]), ("all", [0, 1, 2]),
+                                          (None, [0, 1, 2])])
 def test_a_trainer_asks_for_the_layers_of_the_penalty(tmp_path, layers, kept):
     model, tokenizer, rows = tiny()
     asked, penalty = [], IStar(0., layers=layers)
