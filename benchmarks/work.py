@@ -171,7 +171,7 @@ def this_machine(repeats):
 
 
 def compare(model, batch, references, machine, repeats):
-    "The ratio of each step to the plain one on this CPU, by the model and measured: the best of all rounds, as its rates."
+    "The ratio of each step to the plain one on this CPU: by the model and measured, both from the best of some rounds."
     steps = dict(plain=FusedStep(model, batch, None))
     for name, penalty in kinds().items():
         steps[name] = FusedStep(model, batch, ready(penalty, references, "cpu"))
