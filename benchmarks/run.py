@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-names = ("isoscore", "topology", "two_nn", "step", "cost", "measure", "watch")
+names = ("isoscore", "topology", "two_nn", "step", "cost", "measure", "watch", "work")
 
 if __name__ == "__main__":
     failed = []

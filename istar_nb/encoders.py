@@ -13,6 +13,7 @@ import os
 import re
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib.util import find_spec
@@ -24,7 +25,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from .isolayer import ClsModel
-from .states import HiddenStates
+from .states import HiddenStates, asked_for
 from .files import local_path
 from .tasks import Task, load_task
 
@@ -230,9 +231,10 @@ def load_encoder(
 def forward_with_states(
     model:nn.Module,        # a Hugging Face model, wrapped for data-parallel training or not
     batch:dict,             # `input_ids` and `attention_mask` (B, T), and what else the model takes
+    layers:int|Sequence[int]|str|None="all", # to keep states of; see `choose_layers`
 )->tuple:                   # (the model's output, its `HiddenStates`)
-    "One forward pass, with the states of every layer."
-    out = model(**batch, output_hidden_states=True)
+    "One forward pass, with the states of every layer or of the chosen ones."
+    out = model(**batch, output_hidden_states=asked_for(layers))
     config = getattr(model, "module", model).config
     states = out.hidden_states if "hidden_states" in out else None
     count = 0 if states is None else len(states)
@@ -245,12 +247,14 @@ def forward_with_states(
 def hidden_states(
     model:nn.Module,        # a Hugging Face model
     batch:dict,             # `input_ids` and `attention_mask` (B, T), padded on any side, and what else the model takes
+    layers:int|Sequence[int]|str|None="all", # to keep states of; see `choose_layers`
 )->HiddenStates:            # L+1 layers of (B, T, d), in the order of the batch
-    "The states of every layer for one batch; padding before a text does not move its tokens to later positions."
+    "The states of the layers for one batch; padding before a text does not move its tokens to later positions."
     mask = batch["attention_mask"]
     before, places = mask.bool().int().argmax(1, keepdim=True), torch.arange(mask.shape[1], device=mask.device)
-    if not before.any(): return forward_with_states(model, batch)[1]
+    if not before.any(): return forward_with_states(model, batch, layers)[1]
     there, back = ((places + shift) % len(places) for shift in (before, -before))
     moved = {name: x.gather(1, there) if x.shape == there.shape else x for name, x in batch.items()}
-    states = forward_with_states(model, moved)[1]
-    return HiddenStates([x.gather(1, back[..., None].expand_as(x)) for x in states.layers], mask)
+    states = forward_with_states(model, moved, layers)[1]
+    def returned(x): return x if x is None else x.gather(1, back[..., None].expand_as(x))
+    return HiddenStates([returned(x) for x in states.layers], mask)

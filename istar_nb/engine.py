@@ -11,7 +11,7 @@ __all__ = ['make_accelerator', 'parameter_groups', 'make_optimizer', 'Session', 
 import math
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
@@ -136,10 +136,11 @@ def step(session:Session)->float: # norm of the gradient before it was clipped
 def host_masked(
     model:nn.Module,  # a Hugging Face model
     batch:dict,       # `input_ids`, `attention_mask`, … as tensors on the host
+    layers:int|Sequence[int]|str|None="all", # to keep states of; see `choose_layers`
 )->tuple:             # (the model's output, `HiddenStates` whose mask is on the host)
     "A forward pass on the model's device."
     device = next(model.parameters()).device
-    out, states = forward_with_states(model, {k: v.to(device) for k, v in batch.items()})
+    out, states = forward_with_states(model, {k: v.to(device) for k, v in batch.items()}, layers)
     return out, replace(states, mask=batch["attention_mask"])
 
 # %% ../nbs/24_engine.ipynb #946d2be7

@@ -25,7 +25,7 @@ from .baselines import RelativeStrength
 from .modes import evaluating, same_random_state
 from .processes import all_processes
 from .regularizers import Regularizer
-from .states import HiddenStates
+from .states import HiddenStates, asked_for
 from .streaming import IsoScoreMetric
 
 # %% ../nbs/15_integrations.ipynb #23bf201d
@@ -46,18 +46,20 @@ def states_of(
 def model_states(
     model:nn.Module, # a Hugging Face model
     batch:dict,      # `input_ids` and `attention_mask` (B, T), and what else the model takes
+    layers:int|Sequence[int]|str|None="all", # to keep states of; see `choose_layers`
 )->HiddenStates:     # L+1 layers of (B, T, d)
-    "The states of every layer for one batch."
-    return states_of(model(**batch, output_hidden_states=True), batch)
+    "The states of every layer for one batch, or of the chosen ones."
+    return states_of(model(**batch, output_hidden_states=asked_for(layers)), batch)
 
 # %% ../nbs/15_integrations.ipynb #44bc6494
 def collect_reference(
     regularizer:Regularizer,      # the penalty
     model:nn.Module,              # the model in training
     batches:Iterable[dict],       # of training data, on the model's device
-    states:Callable[[nn.Module,dict],HiddenStates]=model_states, # how to get states
+    states:Callable[[nn.Module,dict],HiddenStates]|None=None, # how to get states; None for `model_states`
 )->None:
     "Give a penalty its reference from the model in eval mode, and leave modes and random states as they were."
+    states = states or partial(model_states, layers=regularizer.layers)
     def seen(batch):
         with torch.no_grad(): return states(model, batch)
     with evaluating(model), same_random_state(): regularizer.collect(seen(batch) for batch in batches)
@@ -95,7 +97,7 @@ class ReferenceCallback(TrainerCallback):
     def __init__(self,
         regularizer:Regularizer,        # the penalty
         refresh:str|None="epoch",       # when to collect: "epoch", "start" (once), or None (never)
-        states:Callable[[nn.Module,dict],HiddenStates]=model_states, # how to get states of a batch
+        states:Callable[[nn.Module,dict],HiddenStates]|None=None, # how to get states; None for `model_states`
         strength:RelativeStrength|None=None, # kept with the checkpoints too
     ):
         if refresh not in ("epoch", "start", None):
@@ -189,7 +191,9 @@ class _PenalizedLoss(_CountedLoss):
         if self.regularizer is None or not model.training: return plain(model, inputs, return_outputs)
         first, batches, self.micro_batches = bool(self.micro_batches), self.micro_batches, []
         if first and len(batches) > 1 and self.regularizer.needs_update: self.prepare_penalty(model, batches)
-        task, out = plain(model, {**inputs, "output_hidden_states": True}, True)
+        wanted = asked_for(self.regularizer.layers)
+        if wanted is not True: wanted += [-1]    # a split model's loss is where its last layer is
+        task, out = plain(model, {**inputs, "output_hidden_states": wanted}, True)
         penalty = self.regularizer(states_of(out, inputs), inputs.get("labels"))
         k = getattr(self, "current_gradient_accumulation_steps", 1)
         parts = k if self.average_of_update(num_items_in_batch) else 1
@@ -215,7 +219,7 @@ class _PenalizedLoss(_CountedLoss):
         def seen(batch):
             with torch.no_grad(), self.compute_loss_context_manager():
                 return model_states(self.accelerator.unwrap_model(model), batch), batch.get("labels")
-        with same_random_state(): self.regularizer.prepare([seen(self._prepare_inputs(batch)) for batch in batches])
+        with same_random_state(): self.regularizer.prepare(seen(self._prepare_inputs(batch)) for batch in batches)
 
 # %% ../nbs/15_integrations.ipynb #02045256
 class IsotropyTrainerMixin(_PenalizedLoss):

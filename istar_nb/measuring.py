@@ -160,7 +160,8 @@ def measure_model(
     "Every measure of every layer in one pass, of the model in eval mode; its modes are left as they were."
     if tokens not in TOKENS: raise ValueError(f"`tokens` must be one of {TOKENS}, not {tokens!r}")
     found, device = {}, next(model.parameters()).device
-    def forward(model, batch): return hidden_states(model, {k: v.to(device) for k, v in batch.items()})
+    kept = "all" if layers is None else layers
+    def forward(model, batch): return hidden_states(model, {k: v.to(device) for k, v in batch.items()}, kept)
     for states in read_states(model, batches, forward):
         with torch.no_grad(): _take_in(found, states, tokens, layers)
         _return_memory()

@@ -7,8 +7,9 @@ __all__ = ['reference_states', 'refresh_reference']
 
 # %% ../nbs/26_reference.ipynb #7f54184c
 from collections.abc import Iterator
+from functools import partial
 
-from .engine import read_states
+from .engine import host_masked, read_states
 from .session import Session
 from .states import HiddenStates
 
@@ -16,7 +17,8 @@ from .states import HiddenStates
 def reference_states(session:Session)->Iterator[HiddenStates]:
     "States of training sentences in eval mode, without gradients, in an order that depends on seed and epoch."
     batches = session.batches(session.lengths, session.config.seed+1, session.epoch)
-    for _, states in read_states(session.bare, map(session.shared, batches)): yield states
+    forward = partial(host_masked, layers=session.penalty.layers)
+    for _, states in read_states(session.bare, map(session.shared, batches), forward): yield states
 
 # %% ../nbs/26_reference.ipynb #18a1d4f1
 def refresh_reference(session:Session)->None:

@@ -32,6 +32,7 @@ class Regularizer(nn.Module):
     needs_reference = False   # whether `collect` wants to see data
     needs_update = False      # whether `prepare` wants to see all micro-batches of an update
     scope = "global"          # "global": the batch of all processes; "local": each process its own
+    layers:int|Sequence[int]|str|None = "all"    # that it may read; see `choose_layers`
     warned = False            # whether a batch was too small before
 
     @property
@@ -65,7 +66,7 @@ class Regularizer(nn.Module):
             if not self.training: raise
             if not self.warned: warnings.warn(f"{e}: the penalty of such a batch is zero", stacklevel=2)
             self.warned = True
-            return torch.stack([layer[:0].sum().to(working_dtype(layer)) for layer in states.layers]).sum()
+            return torch.stack([layer[:0].sum().to(working_dtype(layer)) for layer in states.kept]).sum()
 
 # %% ../nbs/10_regularizers.ipynb #8db4fcfb
 def _check_fit(

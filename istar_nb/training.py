@@ -63,7 +63,7 @@ def prepare_penalty(session:Session, group:list[list[int]])->None:
     state = random_state()
     def seen(rows):
         with torch.no_grad(), session.accelerator.autocast(): return session.forward(session.bare, rows)[1:]
-    session.penalty.prepare([seen(rows) for rows in group])
+    session.penalty.prepare(seen(rows) for rows in group)
     set_random_state(state)
 
 # %% ../nbs/27_training.ipynb #5d98af38

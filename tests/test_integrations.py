@@ -75,6 +75,19 @@ def gradient(folder, parts, **args):
     return keep.found, made.state.log_history[0], made
 
 
+@pytest.mark.parametrize("layers, kept", [(0, [0, 2]), ([1], [1, 2]), ([-1], [2]), ("all", [0, 1, 2]),
+                                          (None, [0, 1, 2])])
+def test_a_trainer_asks_for_the_layers_of_the_penalty(tmp_path, layers, kept):
+    model, tokenizer, rows = tiny()
+    asked, penalty = [], IStar(0., layers=layers)
+    with torch.no_grad(): expected = penalty(model_states(model, Collator(tokenizer)(rows[:16])))
+    made = trainer(tmp_path, model, tokenizer, rows[:16], max_steps=1, penalty=dict(regularizer=penalty))
+    model.register_forward_hook(lambda module, args, out: asked.append(out.hidden_states))
+    made.train()
+    assert made.state.log_history[0]["penalty"] == pytest.approx(expected.item(), rel=1e-4)
+    assert [l for l, states in enumerate(asked[-1]) if states is not None] == kept
+
+
 halves = dict(per_device_train_batch_size=8, gradient_accumulation_steps=2)
 quarters = dict(per_device_train_batch_size=4, gradient_accumulation_steps=4)
 
