@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['paper_variances', 'references', 'draws', 'score_colors', 'row_choices', 'Spectrum', 'spectrum_numbers',
-           'plot_eigenvalues', 'plot_ellipses', 'draw_spectrum', 'explore_spectrum', 'uniforms', 'normals', 'Batches',
-           'three_scores', 'batch_numbers', 'plot_batches', 'draw_batches', 'explore_batches', 'clustered_points',
-           'Barcode', 'barcode', 'climbed', 'plot_tree', 'plot_bars', 'draw_barcode', 'explore_barcode']
+           'draw_spectrum', 'explore_spectrum', 'uniforms', 'normals', 'Batches', 'batch_numbers', 'draw_batches',
+           'explore_batches', 'clustered_points', 'Barcode', 'barcode', 'climbed', 'draw_barcode', 'explore_barcode']
 
 # %% ../nbs/40_explore.ipynb #2e1030de
 import math
@@ -60,7 +59,7 @@ def spectrum_numbers(
     return Spectrum(cov.diagonal().tolist(), participation_ratio(cov).item(), isoscore_from_cov(cov).item())
 
 # %% ../nbs/40_explore.ipynb #9962f3f4
-def plot_eigenvalues(
+def _plot_eigenvalues(
     variances:Sequence[float], # (d,) of the batch
     reference:Sequence[float], # (d,) of Σ_S
     eigenvalues:Sequence[float], # (d,) of Σζ
@@ -76,7 +75,7 @@ def plot_eigenvalues(
     return ax
 
 # %% ../nbs/40_explore.ipynb #c1c009c1
-def plot_ellipses(
+def _plot_ellipses(
     variances:Sequence[float], # (d,) of the batch, d ≥ 2
     eigenvalues:Sequence[float], # (d,) of Σζ
     ax,                        # matplotlib axes
@@ -100,8 +99,8 @@ def draw_spectrum(
     numbers = spectrum_numbers(values, other, zeta)
     with style():
         figure, (left, right) = new_figure(2, (7, 3), width_ratios=(3, 2))
-        plot_eigenvalues(values, other, numbers.eigenvalues, left)
-        plot_ellipses(values, numbers.eigenvalues, right)
+        _plot_eigenvalues(values, other, numbers.eigenvalues, left)
+        _plot_ellipses(values, numbers.eigenvalues, right)
     ratio = f"Participation ratio {numbers.ratio:.3f} of {len(values)} directions"
     return figure, f"{ratio}; IsoScore* ι = {numbers.isoscore:.3f}."
 
@@ -147,7 +146,7 @@ class Batches(NamedTuple):
     unbiased:list[float]    # may exceed 1
 
 # %% ../nbs/40_explore.ipynb #0b53041d
-def three_scores(
+def _three_scores(
     x:Tensor,         # (k, n, d) float64 batches of independent points, n ≥ 4
     reference:Tensor, # (d,) variances of Σ_S
     zeta:float,       # shrinkage ζ in [0, 1]
@@ -175,13 +174,13 @@ def batch_numbers(
     variances, count = spectrum(f"power {exponent}", d), min(draws, max(4, _most_numbers//(n*d)))
     other = variances if reference == "true" else variances.mean().expand(d)
     x = torch.from_numpy(normals(count*n*d, seed)).view(count, n, d)*variances.sqrt()
-    return Batches(isoscore_from_cov(variances.diag()).item(), *three_scores(x, other, zeta).tolist())
+    return Batches(isoscore_from_cov(variances.diag()).item(), *_three_scores(x, other, zeta).tolist())
 
 # %% ../nbs/40_explore.ipynb #07444bfd
 score_colors = {"plug-in": okabe_ito["vermillion"], "shrunk": okabe_ito["blue"], "unbiased": okabe_ito["green"]}
 
 # %% ../nbs/40_explore.ipynb #ab673c3e
-def plot_batches(
+def _plot_batches(
     numbers:Batches, # what to draw
     ax,              # matplotlib axes
 ):                   # the axes
@@ -202,7 +201,7 @@ def draw_batches(
     numbers = batch_numbers(**values)
     with style():
         figure, ax = new_figure(1, (6, 3))
-        plot_batches(numbers, ax)
+        _plot_batches(numbers, ax)
     means = ", ".join(f"{name} {np.mean(found):.3f} (sd {np.std(found, ddof=1):.3f})"
                       for name, found in zip(score_colors, numbers[1:]))
     return figure, f"True ι = {numbers.truth:.3f}. Means of {len(numbers.unbiased)} batches: {means}."
@@ -267,7 +266,7 @@ def climbed(
     return x
 
 # %% ../nbs/40_explore.ipynb #2357e796
-def plot_tree(
+def _plot_tree(
     x:Tensor,      # (n, 2) points
     found:Barcode, # their barcode
     rate:float,    # step size
@@ -285,7 +284,7 @@ def plot_tree(
     return ax
 
 # %% ../nbs/40_explore.ipynb #73e494b5
-def plot_bars(
+def _plot_bars(
     found:Barcode, # what to draw
     ax,            # matplotlib axes
 ):                 # the axes
@@ -310,8 +309,8 @@ def draw_barcode(
     count = len(found.features)
     with style():
         figure, (left, right) = new_figure(2, (7, 3.2))
-        plot_tree(x, found, rate, left)
-        plot_bars(found, right)
+        _plot_tree(x, found, rate, left)
+        _plot_bars(found, right)
     most = math.log(count) if count else math.nan
     entropy = f"persistent entropy H = {max(0., found.entropy):.3f} of at most {most:.3f}"
     return figure, f"{count} of {len(found.bars)} bars selected; {entropy}."

@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['measured', 'option_types', 'values_of', 'combinations', 'whole_numbers', 'grid', 'with_seeds', 'duration', 'Plan',
-           'plan', 'terminal', 'plan_table', 'show_plan', 'load_records', 'load_sweep', 'records_of', 'agreement',
-           'compare_stores']
+           'plan', 'terminal', 'show_plan', 'load_records', 'load_sweep', 'records_of', 'compare_stores']
 
 # %% ../nbs/27_grids.ipynb #6ffc9284
 import json
@@ -228,7 +227,7 @@ def terminal()->"Console":
     return Console(**options, width=max(100, Console(**options).width))
 
 # %% ../nbs/27_grids.ipynb #ad9690b0
-def plan_table(plan:Plan)->"Table":
+def _plan_table(plan:Plan)->"Table":
     "A plan by task, model and method."
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -245,7 +244,7 @@ def plan_table(plan:Plan)->"Table":
 # %% ../nbs/27_grids.ipynb #9d246d0d
 def show_plan(plan:Plan)->None:
     "Print a plan."
-    terminal().print(plan.summary(), plan_table(plan), sep="\n")
+    terminal().print(plan.summary(), _plan_table(plan), sep="\n")
 
 # %% ../nbs/27_grids.ipynb #b7b5473e
 def load_records(
@@ -292,15 +291,15 @@ def records_of(
     return [found[run] for run in ids if run in found]
 
 # %% ../nbs/27_grids.ipynb #007597c8
-def agreement(
+def _agreement(
     a, # a value of JSON
     b, # another one
 )->tuple[bool,set[str]]: # whether they are equal in all that both have; names only one has
     "Compare what two records have in common: an older one may lack a quantity that is recorded since."
     if isinstance(a, dict) and isinstance(b, dict):
-        found, alone = [agreement(a[k], b[k]) for k in a.keys() & b.keys()], set(a.keys() ^ b.keys())
+        found, alone = [_agreement(a[k], b[k]) for k in a.keys() & b.keys()], set(a.keys() ^ b.keys())
     elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        found, alone = [agreement(x, y) for x, y in zip(a, b)], set()
+        found, alone = [_agreement(x, y) for x, y in zip(a, b)], set()
     else: return a == b, set()
     return all(same for same, _ in found), alone.union(*(names for _, names in found))
 
@@ -326,7 +325,7 @@ def compare_stores(
     mine = {record.id: record for record in iterate_records(root)}
     for b in iterate_records(other):
         if (a := mine.get(b.id)) is None: continue
-        equal, alone = agreement(_as_made(a), _as_made(b))
+        equal, alone = _agreement(_as_made(a), _as_made(b))
         pairs = {name: (_ends(a).get(name), _ends(b).get(name)) for name in ("score", "isoscore")}
         apart = {f"{name}_difference": None if None in pair else pair[1] - pair[0] for name, pair in pairs.items()}
         options = {name: b.config[name] for name in columns}

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['paper', 'units', 'nothing', 'table1_tasks', 'table1_cells', 'table1_grids', 'table2_paper', 'istar_runs',
-           'table1_paper', 'table1_gain', 'luck', 'strengths', 'table1_runs', 'table1_pairs', 'over_tasks', 'applied',
-           'istar_table1', 'two_sided', 'istar_table2']
+           'table1_paper', 'table1_gain', 'luck', 'strengths', 'table1_runs', 'table1_pairs', 'applied', 'istar_table1',
+           'two_sided', 'istar_table2']
 
 # %% ../nbs/52_istar_claims.ipynb #fac1061a
 import numpy as np
@@ -124,7 +124,7 @@ def table1_pairs(
     return pairs_of(runs, dict(what=baseline), by=("encoder", "task"), treatment=("what",), value=value)
 
 # %% ../nbs/52_istar_claims.ipynb #44327f11
-def over_tasks(
+def _over_tasks(
     pairs,           # pandas DataFrame from `table1_pairs`
     what:str,        # column of the table, such as "λ < 0"
     encoder:str,     # "MiniLM" or "scratch"
@@ -162,7 +162,7 @@ def istar_table1(
     for encoder in ("MiniLM", "scratch"):
         for what, other, claimed in (("λ < 0", "base", "up"), ("λ < 0", "CosReg", "up"), ("λ > 0", "base", "down")):
             tasks = [task for e, task in knows if e == encoder]
-            values, tasks = over_tasks(table1_pairs(runs, other), what, encoder, tasks)
+            values, tasks = _over_tasks(table1_pairs(runs, other), what, encoder, tasks)
             lams = sorted({chosen[encoder, task, -1 if "<" in what else 1][0] for task in tasks})
             side = "above" if claimed == "up" else "below"
             text = (f"I-STAR with λ = {' or '.join(map(signed, lams))} scores {side} {other}, {encoder}, "

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TOKENS', 'Texts', 'Points', 'text_batches', 'Sample', 'Measurement', 'measure_model', 'distinct', 'text_source',
-           'measure_models', 'embedding_parts', 'measure_embeddings', 'measure_clouds']
+           'measure_models', 'measure_embeddings', 'measure_clouds']
 
 # %% ../nbs/32_measuring.ipynb #5c459b36
 import contextlib
@@ -320,7 +320,7 @@ def _parquet_parts(path:Path, rows:int)->Iterator[Tensor]:
 # %% ../nbs/32_measuring.ipynb #ca346293
 _readers = {".npy": _npy_parts, ".safetensors": _safetensors_parts, ".parquet": _parquet_parts}
 
-def embedding_parts(
+def _embedding_parts(
     path:str|Path,   # .npy (n, d); .safetensors with one (n, d) tensor; .parquet with numeric columns or one of lists
     rows:int=8192,   # rows read at a time
 )->Iterator[Tensor]: # (≤ rows, d) each
@@ -332,12 +332,12 @@ def embedding_parts(
     return _readers[path.suffix](path, rows)
 
 # %% ../nbs/32_measuring.ipynb #070bad38
-Points = str|Path|Tensor|np.ndarray    # a file, as `embedding_parts` reads, or a matrix (n, d), one point a row
+Points = str|Path|Tensor|np.ndarray    # a file, as `_embedding_parts` reads, or a matrix (n, d), one point a row
 
 def measure_embeddings(points:Points)->dict[str,dict]: # {"points": summary}
     "Every measure of a matrix on disk or in memory, in one pass."
     m, of_file = Measurement(), isinstance(points, (str, Path))
-    for part in embedding_parts(points) if of_file else as_points(points, "points").split(8192):
+    for part in _embedding_parts(points) if of_file else as_points(points, "points").split(8192):
         m.update(as_points(part, str(points) if of_file else "points", min_points=0))
     return dict(points=m.summary_or_reason())
 

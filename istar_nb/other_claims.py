@@ -5,10 +5,9 @@
 # %% auto #0
 __all__ = ['shrink', 'shrink_kinds', 'shrink_components', 'shrink_bars', 'shrink_table3_cells', 'isolayer',
            'isolayer_table2_cells', 'isolayer_table3_cells', 'isolayer_grids', 'stage_one', 'with_layer', 'control',
-           'shrink_paper', 'shrink_gap', 'bars_of', 'late_components', 'shrink_run', 'shrink_runs', 'shrink_pairs',
-           'shrink_claim', 'shrink_table2', 'shrink_table3', 'shrink_figure1', 'shrink_figure2', 'isolayer_paper2',
-           'isolayer_paper3', 'isolayer_gain', 'isolayer_ends', 'isolayer_claim', 'isolayer_table2', 'isolayer_table3',
-           'isolayer_figure2']
+           'shrink_paper', 'bars_of', 'shrink_runs', 'shrink_pairs', 'shrink_table2', 'shrink_table3', 'shrink_figure1',
+           'shrink_figure2', 'isolayer_paper2', 'isolayer_paper3', 'isolayer_ends', 'isolayer_table2',
+           'isolayer_table3', 'isolayer_figure2']
 
 # %% ../nbs/54_other_claims.ipynb #952abf64
 import numpy as np
@@ -41,7 +40,7 @@ def shrink_paper(
                       for name, rows in shrink_table3_cells.items()})
 
 # %% ../nbs/54_other_claims.ipynb #f188b917
-def shrink_gap(
+def _shrink_gap(
     component:str, # such as "raw 1"
     bars:str,      # one of `shrink_bars`, such as "selected bars"
     with_:str,     # the one it is compared with, such as "no penalty"
@@ -57,14 +56,14 @@ def bars_of(config:dict)->str:
     return {"atienza": "selected bars", "none": "all bars"}[config["selection"]]
 
 
-def late_components(steps:list[dict])->dict[str, float]:
+def _late_components(steps:list[dict])->dict[str, float]:
     "Mean of the six components over the last 30 % of the updates."
     late = [step for step in steps if step["update"] > 0.7*steps[-1]["update"]]
     names = [f"{key}{k}" for key in shrink_kinds.values() for k in ("", "_2", "_3")]
     return {c: float(np.mean([step[name] for step in late])) for c, name in zip(shrink_components, names)}
 
 # %% ../nbs/54_other_claims.ipynb #836c76c8
-def shrink_run(
+def _shrink_run(
     record,  # finished `RunRecord`
 )->dict:     # column of `shrink_runs` -> value
     "What the claims need from one run."
@@ -75,7 +74,7 @@ def shrink_run(
                 model=record.config["model"], status=record.status, data_sha256=record.data.get("sha256"),
                 score=mean(record.metric, 0.7, 1), learnt=mean(record.metric, 0.3, 1), last_epoch=record.score,
                 late_rise=mean(record.metric, 0.7, 1) - mean(record.metric, 0.3, 0.7),
-                mean_cosine=epochs[-1]["mean_cosine"], **late_components(record.steps), **late)
+                mean_cosine=epochs[-1]["mean_cosine"], **_late_components(record.steps), **late)
 
 # %% ../nbs/54_other_claims.ipynb #119e4ab9
 def shrink_runs(
@@ -83,7 +82,7 @@ def shrink_runs(
 ):                      # pandas DataFrame, one row for each run of the grid
     "The runs of the paper's comparison."
     import pandas as pd
-    return pd.DataFrame([shrink_run(record) for record in evidence.records("shrink")])
+    return pd.DataFrame([_shrink_run(record) for record in evidence.records("shrink")])
 
 # %% ../nbs/54_other_claims.ipynb #cb2dbdea
 def shrink_pairs(
@@ -95,7 +94,7 @@ def shrink_pairs(
     return pairs_of(runs, dict(bars=baseline), treatment=("bars",), value=value)
 
 # %% ../nbs/54_other_claims.ipynb #aaf94232
-def shrink_claim(
+def _shrink_claim(
     where:str,         # table or figure of the paper
     text:str,          # the claim, without encoder and task
     unit:str,          # of the effect, such as "Matthews"
@@ -117,12 +116,12 @@ def shrink_table2(
     "Table 2: scores with selected bars, with all bars, and without a penalty."
     runs = shrink_runs(opened(root))
     plain, every = shrink_pairs(runs, "score"), shrink_pairs(runs, "score", "selected bars")
-    return [shrink_claim("Table 2", "selected bars score higher than no penalty", "Matthews",
-                         differences(plain, bars="selected bars"), "up"),
-            shrink_claim("Table 2", "all bars score lower than selected bars", "Matthews",
-                         differences(every, bars="all bars"), "down"),
-            shrink_claim("Table 2", "all bars score the same as no penalty", "Matthews",
-                         differences(plain, bars="all bars"), None, effect=0., source="on par")]
+    return [_shrink_claim("Table 2", "selected bars score higher than no penalty", "Matthews",
+                          differences(plain, bars="selected bars"), "up"),
+            _shrink_claim("Table 2", "all bars score lower than selected bars", "Matthews",
+                          differences(every, bars="all bars"), "down"),
+            _shrink_claim("Table 2", "all bars score the same as no penalty", "Matthews",
+                          differences(plain, bars="all bars"), None, effect=0., source="on par")]
 
 # %% ../nbs/54_other_claims.ipynb #a5f7d2d0
 def shrink_table3(
@@ -133,13 +132,13 @@ def shrink_table3(
     for kind in shrink_kinds:
         for bars, other in (("selected bars", "no penalty"), ("all bars", "no penalty"), ("selected bars", "all bars")):
             values = differences(shrink_pairs(runs, f"{kind} 1", other), bars=bars)
-            printed = dict(effect=shrink_gap(f"{kind} 1", bars, other), source="mean of two models")
+            printed = dict(effect=_shrink_gap(f"{kind} 1", bars, other), source="mean of two models")
             text = f"the first {kind} component is lower with {bars} than with {other}"
-            claims.append(shrink_claim("Table 3", text, "share", values, "down", **printed))
+            claims.append(_shrink_claim("Table 3", text, "share", values, "down", **printed))
     for bars in shrink_bars[1:]:
         values = differences(shrink_pairs(runs, "mean_cosine"), bars=bars)
         text = f"change in the last layer's mean cosine with {bars}"
-        claims.append(shrink_claim("Shrink the longest, Table 3", text, "mean cosine", values, None, own))
+        claims.append(_shrink_claim("Shrink the longest, Table 3", text, "mean cosine", values, None, own))
     return claims
 
 # %% ../nbs/54_other_claims.ipynb #3e7836f9
@@ -150,11 +149,12 @@ def shrink_figure1(
     runs, claims = shrink_runs(opened(root)), []
     for kind in shrink_kinds:
         plain = runs[runs.bars == "no penalty"][f"{kind} share"]
-        claims.append(shrink_claim("Figure 1", f"the first {kind} share rises without a penalty", "share", plain, "up"))
+        text = f"the first {kind} share rises without a penalty"
+        claims.append(_shrink_claim("Figure 1", text, "share", plain, "up"))
         for bars in shrink_bars[1:]:
             values = differences(shrink_pairs(runs, f"{kind} share"), bars=bars)
             text = f"the first {kind} share rises less with {bars}"
-            claims.append(shrink_claim("Shrink the longest, Figure 1", text, "share", values, "down", own))
+            claims.append(_shrink_claim("Shrink the longest, Figure 1", text, "share", values, "down", own))
     return claims
 
 # %% ../nbs/54_other_claims.ipynb #26e36bc1
@@ -166,12 +166,12 @@ def shrink_figure2(
     rise = differences(shrink_pairs(runs, "late_rise"), bars="all bars")
     learnt = differences(shrink_pairs(runs, "learnt"), bars="selected bars")
     beyond = "Shrink the longest, Figure 2"
-    return [shrink_claim("Figure 2", "the score with all bars does not fall late in training", "Matthews",
-                         runs[runs.bars == "all bars"].late_rise, "up"),
-            shrink_claim(beyond, "late in training the score rises as much with all bars as with no penalty",
-                         "Matthews", rise, None, own, effect=0.),
-            shrink_claim(beyond, "selected bars score higher than no penalty past the first 30 %", "Matthews", learnt,
-                         "up", own)]
+    return [_shrink_claim("Figure 2", "the score with all bars does not fall late in training", "Matthews",
+                          runs[runs.bars == "all bars"].late_rise, "up"),
+            _shrink_claim(beyond, "late in training the score rises as much with all bars as with no penalty",
+                          "Matthews", rise, None, own, effect=0.),
+            _shrink_claim(beyond, "selected bars score higher than no penalty past the first 30 %", "Matthews", learnt,
+                          "up", own)]
 
 # %% ../nbs/54_other_claims.ipynb #96092ddd
 isolayer = "IsoLayer"
@@ -216,7 +216,7 @@ def isolayer_paper3(
     return pd.DataFrame([list(row) for row in rows.values()], pd.MultiIndex.from_tuples(rows), columns)
 
 # %% ../nbs/54_other_claims.ipynb #6a47378a
-def isolayer_gain(
+def _isolayer_gain(
     quantity:str,  # "score" or "IsoScore"
 )->float:          # mean over the paper's two models; scores as fractions of 1
     "What the layer gains on CoLA in the paper's Table 2."
@@ -247,7 +247,7 @@ def isolayer_ends(
     return ends.assign(mean_ev=ends[["EV1", "EV2", "EV3"]].mean(axis=1))
 
 # %% ../nbs/54_other_claims.ipynb #03146237
-def isolayer_claim(
+def _isolayer_claim(
     ends,                   # pandas DataFrame from `isolayer_ends`
     where:str,              # table or figure of the paper
     text:str,               # the claim, without encoder and task
@@ -271,7 +271,7 @@ def isolayer_table2(
 )->list[Claim]:
     "Table 2: score and IsoScore with the layer, against stage one, plain runs and the control."
     ends = isolayer_ends(opened(root))
-    gain, rise = (dict(effect=isolayer_gain(q), source="mean of two models") for q in ("score", "IsoScore"))
+    gain, rise = (dict(effect=_isolayer_gain(q), source="mean of two models") for q in ("score", "IsoScore"))
     rows = [("the layer scores above its own stage one", stage_one, "score", gain),
             ("the layer scores above a plain run on all rows, linear head", "plain, linear head", "score", gain),
             ("the layer raises IsoScore of [CLS] above that of stage one", stage_one, "cls_isoscore", rise)]
@@ -280,12 +280,12 @@ def isolayer_table2(
              ("the joint loss scores above the task loss alone, same layer", with_layer, control, "score"),
              ("the joint loss leaves [CLS] with a higher IsoScore than the task loss alone", with_layer, control,
               "cls_isoscore")]
-    return [*(isolayer_claim(ends, "Table 2", text, (with_layer, base), value, **printed)
+    return [*(_isolayer_claim(ends, "Table 2", text, (with_layer, base), value, **printed)
               for text, base, value, printed in rows),
             Claim("IsoLayer, Table 2, others", isolayer, "Table 2", "isolayer_table2",
                   "the layer raises score and IsoScore on RTE and MRPC", "score", "accuracy", nothing, "up",
                   reason="runs on RTE and MRPC"),
-            *(isolayer_claim(ends, "IsoLayer, Table 2", text, (stage, base), value, whose=own)
+            *(_isolayer_claim(ends, "IsoLayer, Table 2", text, (stage, base), value, whose=own)
               for text, stage, base, value in added)]
 
 # %% ../nbs/54_other_claims.ipynb #33028689
@@ -299,17 +299,17 @@ def isolayer_table3(
     ev = sum(bert["IsoLayer", f"EV{k}"] - bert["IsoBN", f"EV{k}"] for k in (1, 2, 3))/3
     bn = (after - cola.xs("without", level=1))["IsoBN"].mean()
     here, beyond, plain = "Table 3", "IsoBN, in IsoLayer, Table 3", ("IsoBN", "plain, linear head")
-    return [isolayer_claim(ends, here, "IsoLayer scores the same as IsoBN", (with_layer, "IsoBN"),
-                           effect=float(gain.mean())/100, source="mean of two models, said to be on par"),
-            isolayer_claim(ends, here, "mean of EV1 to EV3 is lower with IsoLayer than with IsoBN",
-                           (with_layer, "IsoBN"), "mean_ev", "down", effect=float(ev), source="BERT"),
+    return [_isolayer_claim(ends, here, "IsoLayer scores the same as IsoBN", (with_layer, "IsoBN"),
+                            effect=float(gain.mean())/100, source="mean of two models, said to be on par"),
+            _isolayer_claim(ends, here, "mean of EV1 to EV3 is lower with IsoLayer than with IsoBN",
+                            (with_layer, "IsoBN"), "mean_ev", "down", effect=float(ev), source="BERT"),
             Claim("IsoLayer, Table 3, RoBERTa", isolayer, here, "isolayer_table3",
                   "EV is lower with IsoBN than with IsoLayer for RoBERTa", "geometry", "share", nothing, "down",
                   reason="runs with RoBERTa-large"),
-            isolayer_claim(ends, beyond, "IsoBN scores above a plain run", plain, whose=own, effect=float(bn.score)/100,
-                           source="mean of two models"),
-            isolayer_claim(ends, beyond, "IsoBN has a lower EV1 than a plain run", plain, "EV1", "down", own,
-                           effect=float(bn.EV1), source="mean of two models")]
+            _isolayer_claim(ends, beyond, "IsoBN scores above a plain run", plain, whose=own,
+                            effect=float(bn.score)/100, source="mean of two models"),
+            _isolayer_claim(ends, beyond, "IsoBN has a lower EV1 than a plain run", plain, "EV1", "down", own,
+                            effect=float(bn.EV1), source="mean of two models")]
 
 # %% ../nbs/54_other_claims.ipynb #43a4b85b
 def isolayer_figure2(
@@ -318,7 +318,7 @@ def isolayer_figure2(
     "Figure 2: the variance that the first directions explain."
     ends = isolayer_ends(opened(root))
     stages = (with_layer, stage_one)
-    return [isolayer_claim(ends, "Figure 2", "the layer lowers EV_k, centred, mean over k = 1 to 20", stages, "all_ev",
-                           "down"),
-            isolayer_claim(ends, "IsoLayer, Figure 2", "the layer lowers EV1, raw", stages, "cls_anisotropy_raw",
-                           "down", own)]
+    return [_isolayer_claim(ends, "Figure 2", "the layer lowers EV_k, centred, mean over k = 1 to 20", stages, "all_ev",
+                            "down"),
+            _isolayer_claim(ends, "IsoLayer, Figure 2", "the layer lowers EV1, raw", stages, "cls_anisotropy_raw",
+                            "down", own)]

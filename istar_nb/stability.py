@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['KEPT', 'SYNTHETIC', 'MINILM', 'REAL', 'COVERAGE', 'mixture_traces', 'shrunk_scores', 'estimates', 'StabilityConfig',
            'Cloud', 'spectrum', 'gaussian_cloud', 'draw', 'round_to', 'summarise', 'canonical', 'find_record',
-           'store_cells', 'run_size', 'run_stability', 'size_steps', 'CoverageConfig', 'clustered_rows', 'sample_rows',
-           'judge', 'run_rows', 'run_coverage']
+           'run_stability', 'CoverageConfig', 'judge', 'run_coverage']
 
 # %% ../nbs/07_stability.ipynb #721642f2
 import json
@@ -181,7 +180,7 @@ def find_record(
     return record
 
 # %% ../nbs/07_stability.ipynb #41f50822
-def store_cells(
+def _store_cells(
     config,                                # a `StabilityConfig` or `CoverageConfig`
     root:str|Path,                         # folder of records
     cells:dict[str,Callable[[], dict]],    # what to compute, by name
@@ -204,7 +203,7 @@ def store_cells(
 # %% ../nbs/07_stability.ipynb #5944eb02
 KEPT = ("star, ζ = 0", "unbiased", "unbiased, se", "sentence-aware", "sentence-aware, se")  # stored draw by draw
 
-def run_size(
+def _run_size(
     config:StabilityConfig,      # the experiment
     cloud:Callable[[], Cloud],   # its cloud
     size:int,                    # units in a draw
@@ -229,11 +228,11 @@ def run_stability(
 )->dict:                       # the record
     "Run an experiment, or what is left of it (Rudman & Eickhoff 2024, Section 3 and Figure 2)."
     cloud = cache(lambda: make(config))
-    cells = {str(size): partial(run_size, config, cloud, size, draws) for size, draws in config.sizes}
-    return store_cells(config, root, cells, lambda: dict(truth=cloud().truth, facts=cloud().facts), environment)
+    cells = {str(size): partial(_run_size, config, cloud, size, draws) for size, draws in config.sizes}
+    return _store_cells(config, root, cells, lambda: dict(truth=cloud().truth, facts=cloud().facts), environment)
 
 # %% ../nbs/07_stability.ipynb #3dcc663d
-def size_steps(
+def _size_steps(
     limit:int,     # largest size, at most 10,000
     total:int,     # points drawn at one size, roughly
     start:int=16,  # smallest size
@@ -245,17 +244,17 @@ def size_steps(
 
 
 SYNTHETIC = dict(
-    figure2=StabilityConfig("figure2", "figure2", sizes=size_steps(10_000, 100_000, most=400)),
-    **{name: StabilityConfig(name, f"power {exponent}", sizes=size_steps(2048, 50_000), zetas=(0., 0.2, 0.5, 0.8, 1.))
+    figure2=StabilityConfig("figure2", "figure2", sizes=_size_steps(10_000, 100_000, most=400)),
+    **{name: StabilityConfig(name, f"power {exponent}", sizes=_size_steps(2048, 50_000), zetas=(0., 0.2, 0.5, 0.8, 1.))
        for name, exponent in [("power-half", 0.5), ("power-one", 1.0), ("power-three-halves", 1.5)]},
-    stale=StabilityConfig("stale", "power 1.0", reference_cloud="power 0.5", sizes=size_steps(2048, 50_000),
+    stale=StabilityConfig("stale", "power 1.0", reference_cloud="power 0.5", sizes=_size_steps(2048, 50_000),
                           zetas=(0., 0.2, 0.5, 0.8, 1.)))
 MINILM = "minilm layer 6 on stdlib-docs"
 REAL = dict(
-    tokens=StabilityConfig("tokens", MINILM, d=384, population=0, reference=20_000, sizes=size_steps(4096, 60_000),
+    tokens=StabilityConfig("tokens", MINILM, d=384, population=0, reference=20_000, sizes=_size_steps(4096, 60_000),
                            zetas=(0., 0.2, 0.5, 0.8, 1.)),
     sentences=StabilityConfig("sentences", MINILM, d=384, population=0, reference=20_000, unit="sentences",
-                              sizes=size_steps(1024, 10_000, start=8), zetas=(0., 0.2, 0.5, 0.8, 1.)))
+                              sizes=_size_steps(1024, 10_000, start=8), zetas=(0., 0.2, 0.5, 0.8, 1.)))
 
 # %% ../nbs/07_stability.ipynb #47ba1eeb
 @dataclass(frozen=True)
@@ -263,7 +262,7 @@ class CoverageConfig:
     "How often ±2 standard errors of the unbiased score reach the truth."
     name: str                         # of the record
     cloud: str                        # a `spectrum`
-    rows: tuple[str, ...] = ("gaussian", "laplace", "t5", "t5, common scale", "clustered") # see `sample_rows`
+    rows: tuple[str, ...] = ("gaussian", "laplace", "t5", "t5, common scale", "clustered") # see `_sample_rows`
     d: int = 128                      # dimensions
     sizes: tuple[int, ...] = (16, 32, 64, 128, 256, 512) # points in a batch
     sentences: tuple[int, ...] = (8, 16, 32, 64, 128) # sentences in a batch of clustered rows
@@ -273,7 +272,7 @@ class CoverageConfig:
     seed: int = 0                     # of everything drawn
 
 # %% ../nbs/07_stability.ipynb #aea56aab
-def clustered_rows(
+def _clustered_rows(
     n:int,                 # sentences
     config:CoverageConfig, # their lengths and memory, dimensions
     rng:torch.Generator,   # of the draw
@@ -287,7 +286,7 @@ def clustered_rows(
     return tokens[position, sentence], sentence
 
 # %% ../nbs/07_stability.ipynb #4800888d
-def sample_rows(
+def _sample_rows(
     kind:str,              # one of `CoverageConfig.rows`
     n:int,                 # points, or sentences of clustered rows
     config:CoverageConfig, # lengths and memory of sentences, dimensions
@@ -300,7 +299,7 @@ def sample_rows(
     if kind == "laplace": return (torch.empty(2, n, config.d).exponential_(generator=rng)/2**0.5).diff(dim=0)[0], None
     if kind == "t5": return normal(n, config.d)/chi5(n, config.d).sqrt(), None
     if kind == "t5, common scale": return normal(n, config.d)/chi5(n, 1).sqrt(), None
-    if kind == "clustered": return clustered_rows(n, config, rng)
+    if kind == "clustered": return _clustered_rows(n, config, rng)
     raise ValueError(f"`kind` must be one of {CoverageConfig.rows}, not {kind!r}")
 
 # %% ../nbs/07_stability.ipynb #39933871
@@ -317,7 +316,7 @@ def judge(
     return {name: round_to(value.item()) for name, value in sums.items()}
 
 # %% ../nbs/07_stability.ipynb #2169e3bb
-def run_rows(
+def _run_rows(
     config:CoverageConfig, # the experiment
     kind:str,              # of rows
     n:int,                 # points, or sentences of clustered rows
@@ -329,7 +328,7 @@ def run_rows(
     scores = {"unbiased": [], "sentence-aware": []}
     plug_in = 0.
     for _ in range(config.repeats):
-        x, sentences = sample_rows(kind, n, config, rng)
+        x, sentences = _sample_rows(kind, n, config, rng)
         x = x*variances.sqrt().float()
         plug_in += isoscore(x).item()/config.repeats
         for name, ids in [("unbiased", None)] + [("sentence-aware", sentences)]*(sentences is not None):
@@ -343,10 +342,10 @@ def run_coverage(
     environment:dict|None=None, # versions and hardware, for the record
 )->dict:                        # the record
     "Simulate coverage, or what is left of it."
-    cells = {f"{kind}/{n}": partial(run_rows, config, kind, n) for kind in config.rows
+    cells = {f"{kind}/{n}": partial(_run_rows, config, kind, n) for kind in config.rows
              for n in (config.sentences if kind == "clustered" else config.sizes)}
     def head(): return dict(truth=isoscore_from_cov(spectrum(config.cloud, config.d).diag()).item())
-    return store_cells(config, root, cells, head, environment)
+    return _store_cells(config, root, cells, head, environment)
 
 # %% ../nbs/07_stability.ipynb #aa180f44
 COVERAGE = {name: CoverageConfig(name, f"power {exponent}")

@@ -4,10 +4,9 @@
 
 # %% auto #0
 __all__ = ['least_pairs', 'nan', 'words', 'Kind', 'own', 'Estimate', 'paired_estimate', 'sampled_estimate',
-           'correlation_estimate', 'mean_correlation', 'decide', 'seeds_needed', 'number', 'Claim', 'needed',
-           'what_it_takes', 'correct', 'probability', 'claim_cells', 'claims_table', 'plot_estimates', 'pairs_of',
-           'differences', 'comparison_table', 'best_elsewhere', 'conditions', 'rows_of', 'machine_of', 'listed',
-           'strength_color']
+           'correlation_estimate', 'decide', 'seeds_needed', 'number', 'Claim', 'needed', 'correct', 'probability',
+           'claim_cells', 'claims_table', 'plot_estimates', 'pairs_of', 'differences', 'comparison_table',
+           'best_elsewhere', 'conditions', 'rows_of', 'listed', 'strength_color']
 
 # %% ../nbs/50_verdicts.ipynb #450e6e02
 import math
@@ -76,10 +75,10 @@ def correlation_estimate(
     parts = [part[[x, y]].to_numpy(float).T for _, part in good.groupby("seed")]
     parts = [part for part in parts if part.shape[1] >= 4 and (np.ptp(part, axis=1) > 0).all()]
     if len(parts) < least_pairs: return Estimate(nan, nan, nan, nan, nan, len(parts), ranks=True)
-    return mean_correlation([spearman(*part) for part in parts], [part.shape[1] for part in parts])
+    return _mean_correlation([spearman(*part) for part in parts], [part.shape[1] for part in parts])
 
 # %% ../nbs/50_verdicts.ipynb #49768554
-def mean_correlation(
+def _mean_correlation(
     rho:Sequence[float],  # (seeds,) rank correlations, in [-1, 1]
     runs:Sequence[int],   # (seeds,) number of points behind each correlation, at least 4
 )->Estimate:
@@ -184,7 +183,7 @@ def needed(
     return seeds_needed(math.atanh(effect) if claim.found.ranks else effect, claim.found.sd)
 
 # %% ../nbs/50_verdicts.ipynb #1ae7cfd3
-def what_it_takes(
+def _what_it_takes(
     claim:Claim, # of any kind
 )->str:          # "" for a claim that is decided
     "What it would take to decide a claim."
@@ -224,7 +223,7 @@ def claim_cells(
     if claim.effect is not None: said = f"{number(claim.effect)} {claim.source}".strip()
     ours = f"{claim.ours} {claim.unit}" if claim.ours else ""
     seeds = str(claim.found.seeds or "")
-    return [claim.text, said, ours, seeds, claim.word, probability(claim.adjusted), what_it_takes(claim)]
+    return [claim.text, said, ours, seeds, claim.word, probability(claim.adjusted), _what_it_takes(claim)]
 
 # %% ../nbs/50_verdicts.ipynb #924d204e
 def claims_table(
@@ -327,7 +326,7 @@ def conditions(
             "missing": len(configs) - len(found), "seeds": len({c.seed for c in configs}),
             "seeds run": len({r.config["seed"] for r in found}),
             "compute hours": round(sum(r.seconds or 0. for r in found)/3600, 1),
-            "rows, training + validation": listed(map(rows_of, found)), "machine": listed(map(machine_of, found))}
+            "rows, training + validation": listed(map(rows_of, found)), "machine": listed(map(_machine_of, found))}
     return pd.DataFrame(columns)
 
 # %% ../nbs/50_verdicts.ipynb #5cd84504
@@ -336,7 +335,7 @@ def rows_of(record)->str: # "" for a record without counts
     return f"{task} {data['train']:,} + {data['validation']:,}" if "train" in data else ""
 
 
-def machine_of(record)->str: # "" for a record that does not name it
+def _machine_of(record)->str: # "" for a record that does not name it
     environment = record.environment
     return ", ".join([environment["processor"], *environment["gpus"]]) if "processor" in environment else ""
 
