@@ -236,7 +236,7 @@ def sentence_sums(
 )->Iterator[SentenceSums]:
     "The sentences of a batch, each with its states in all layers, as many at a time as fill a chunk."
     start, (B, T, d) = 0, clouds[0].shape
-    most = chunk_rows if clouds[0].device.type == "cpu" else B*T
+    most = chunk_rows if clouds[0].device.type == "cpu" else 4*B*T    # a launch costs more than the memory
     while start < len(sentences.lengths):
         rows = (longest := sentences.lengths[start])*len(clouds)
         # the squares fill a chunk at most
