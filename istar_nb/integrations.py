@@ -190,9 +190,8 @@ class _PenalizedLoss(_CountedLoss):
         if self.regularizer is None or not model.training: return plain(model, inputs, return_outputs)
         first, batches, self.micro_batches = bool(self.micro_batches), self.micro_batches, []
         if first and len(batches) > 1 and self.regularizer.needs_update: self.prepare_penalty(model, batches)
-        wanted = asked_for(self.regularizer.layers)
-        if wanted is not True: wanted += [-1]    # a split model's loss is where its last layer is
-        task, out = plain(model, {**inputs, "output_hidden_states": wanted}, True)
+        wanted = asked_for(self.regularizer.layers)    # and the last layer: a split model's loss is where that is
+        task, out = plain(model, {**inputs, "output_hidden_states": wanted is True or [*wanted, -1]}, True)
         penalty = self.regularizer(states_of(out, inputs), inputs.get("labels"))
         k = getattr(self, "current_gradient_accumulation_steps", 1)
         parts = k if self.average_of_update(num_items_in_batch) else 1
