@@ -1,7 +1,7 @@
 """A training step of a real encoder with each penalty against the plain step: `python benchmarks/step.py [--help]`.
 
-A step is a forward pass on a batch of sentences, the task's loss, the penalty on all layers, a backward pass and
-AdamW's update. All kinds take turns on the same batch. Then the parts of a step are timed one by one.
+A step is a forward pass on a batch of sentences, the task's loss, the penalty on the layers that are its default, a
+backward pass and AdamW's update. All kinds take turns on the same batch. Then the parts of a step are timed one by one.
 """
 import argparse
 import os

@@ -209,7 +209,7 @@ def pretrain_command(
     models: str | None = None,
     dry_run: bool = False,
 )->None:
-    """Pre-train small encoders from scratch: those of a grid that do not exist yet.
+    """Pre-train encoders, new ones or ones that exist: those of a grid that are not made yet.
 
     Args:
         grid: YAML file with base, seeds and runs, as for `istar sweep`, with the options of `PretrainConfig`.
@@ -217,17 +217,19 @@ def pretrain_command(
         models: Local folder for the models; default: the variable ISTAR_MODELS, or else runs/pretrained.
         dry_run: Only show the names of the models and which of them exist.
     """
-    from istar_nb import pretraining
     from istar_nb.encoders import pretrained_folder
     from istar_nb.grids import grid as configurations
+    from istar_nb.pretrain_runs import PretrainConfig, PretrainRecord
+    from istar_nb.pretraining import pretrain
     from istar_nb.records import find_record
     from istar_nb.reports import show_table
     rows, grid = [], local_path(grid)
-    for config in configurations(grid, pretraining.PretrainConfig):
+    for config in configurations(grid, PretrainConfig):
         name = f"scratch:{config.id}"
-        made = find_record(places.root, config.id, pretraining.PretrainRecord) if dry_run else pretraining.pretrain(
+        made = find_record(places.root, config.id, PretrainRecord) if dry_run else pretrain(
             config, models=models, **asdict(places))
         last = made.evaluations[-1] if made is not None and made.evaluations else {}
         there = "yes" if pretrained_folder(name, models).is_dir() else "no"
-        rows.append([name, config.lam, config.seed, there, last.get("mlm_loss"), last.get("isoscore")])
-    show_table(["model", "λ", "seed", "there", "held-out loss, nats", "ι"], rows, f"models of {grid.name}")
+        rows.append([name, config.model or "new", config.lam, config.seed, there, last.get("mlm_loss"),
+                     last.get("isoscore")])
+    show_table(["model", "from", "λ", "seed", "there", "held-out loss, nats", "ι"], rows, f"models of {grid.name}")

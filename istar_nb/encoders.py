@@ -90,6 +90,8 @@ def _head_class(task:Head): # an Auto class of transformers
     "The Auto class whose head fits the task."
     import transformers
     kind = task.kind if isinstance(task, Task) else task
+    if kind not in (None, "words", "span", "classification", "regression"):
+        raise ValueError(f"`task` must be a Task of `tasks`, 'words' or None, not {task!r}")
     sentence, span = transformers.AutoModelForSequenceClassification, transformers.AutoModelForQuestionAnswering
     return {None: transformers.AutoModel, "words": transformers.AutoModelForMaskedLM, "span": span,
             "classification": sentence, "regression": sentence}[kind]
@@ -234,7 +236,7 @@ def forward_with_states(
     layers:int|Sequence[int]|str|None="all", # to keep states of; see `choose_layers`
 )->tuple:                   # (the model's output, its `HiddenStates`)
     "One forward pass, with the states of every layer or of the chosen ones."
-    out = model(**batch, output_hidden_states=asked_for(layers))
+    out = model(**batch, output_hidden_states=asked_for(layers, model))
     config = getattr(model, "module", model).config
     states = out.hidden_states if "hidden_states" in out else None
     count = 0 if states is None else len(states)

@@ -48,7 +48,7 @@ def model_states(
     layers:int|Sequence[int]|str|None="all", # to keep states of; see `choose_layers`
 )->HiddenStates:     # L+1 layers of (B, T, d)
     "The states of every layer for one batch, or of the chosen ones."
-    return states_of(model(**batch, output_hidden_states=asked_for(layers)), batch)
+    return states_of(model(**batch, output_hidden_states=asked_for(layers, model)), batch)
 
 # %% ../nbs/15_integrations.ipynb #44bc6494
 def collect_reference(
@@ -190,7 +190,7 @@ class _PenalizedLoss(_CountedLoss):
         if self.regularizer is None or not model.training: return plain(model, inputs, return_outputs)
         first, batches, self.micro_batches = bool(self.micro_batches), self.micro_batches, []
         if first and len(batches) > 1 and self.regularizer.needs_update: self.prepare_penalty(model, batches)
-        wanted = asked_for(self.regularizer.layers)    # and the last layer: a split model's loss is where that is
+        wanted = asked_for(self.regularizer.layers, model)    # and the last layer: a split model's loss is there
         task, out = plain(model, {**inputs, "output_hidden_states": wanted is True or [*wanted, -1]}, True)
         penalty = self.regularizer(states_of(out, inputs), inputs.get("labels"))
         k = getattr(self, "current_gradient_accumulation_steps", 1)

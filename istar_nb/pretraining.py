@@ -26,6 +26,7 @@ from .encoders import Encoder, forward_with_states, load_encoder, pretrained_fol
 from .engine import (LayerMoments, Session, check_loss, defined, host_masked, machine, read_states,
                              recording_failure, step)
 from .files import check_writable, files_sha256, folder_beside, local_folder, local_path, run_lock
+from .isolayer import ClsModel
 from .measures import sv_anisotropy
 from .pretrain_runs import PretrainConfig, PretrainRecord
 from .regularizers import IStar, pooled_isoscore
@@ -55,7 +56,8 @@ def _with_masked_head(
 )->Encoder:                 # its model for masked words, and its tokenizer
     "The encoder that is trained further, whole, under a head for masked words; what has no weights yet is drawn."
     encoder, tokenizer = load_encoder(config.model, None, hub)
-    if (kind := encoder.config.model_type) not in ("bert", "roformer"):
+    kind = "ClsModel" if isinstance(encoder, ClsModel) else encoder.config.model_type
+    if kind not in ("bert", "roformer"):
         raise ValueError(f"`model` {config.model!r} is of the kind {kind!r}: only 'bert' and 'roformer' can be trained "
                          "further")
     if config.length > (longest := encoder.config.max_position_embeddings):
@@ -124,7 +126,9 @@ class Pretraining(_Blocks):
         if config.model is None:
             self.tokenizer = train_tokenizer(self.corpus.train, config.vocabulary, config.length)
             model = make_model(config, self.tokenizer)
-        else: model, self.tokenizer = _with_masked_head(config, hub)
+        else:
+            model, self.tokenizer = _with_masked_head(config, hub)
+            self.model_sha256 = model_sha256(config.model)
         self.encode()
         self.penalty = IStar(zeta=0., target=config.target) if config.lam else None
         self.optimize(model, config.steps)
@@ -230,7 +234,7 @@ def save_pretrained(session:Pretraining, folder:Path)->None:
     shutil.rmtree(temporary, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     model = session.accelerator.unwrap_model(session.model)
-    model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.1
+    if session.config.model is None: model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.1
     with quiet(): model.save_pretrained(temporary)
     session.tokenizer.save_pretrained(temporary)
     shutil.rmtree(folder, ignore_errors=True)

@@ -9,11 +9,12 @@ __all__ = ['TOKENS', 'check_tokens', 'token_mask', 'choose_layers', 'asked_for',
 # %% ../nbs/00_states.ipynb #178f7899
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.metadata import version
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 # %% ../nbs/00_states.ipynb #e346b5e9
 TOKENS = ("real", "cls", "all")
@@ -67,12 +68,21 @@ def choose_layers(
     return sorted({l % count for l in wanted})
 
 # %% ../nbs/00_states.ipynb #ecc33cfa
+@cache
+def _takes_numbers()->bool:
+    "Whether models of the installed transformers return some of their layers, each in its place."
+    return tuple(map(int, version("transformers").split(".")[:2])) >= (5, 23)
+
+
 def asked_for(
     layers:int|Sequence[int]|str|None, # see `choose_layers`
+    model:nn.Module,                   # a Hugging Face model, wrapped for data-parallel training or not
 )->bool|list[int]:                     # for `output_hidden_states`
     "What to ask a model for: the layers that are chosen by number, or all."
-    if layers is None or isinstance(layers, str): return True
-    return [layers] if isinstance(layers, int) else list(layers)
+    count = getattr(getattr(getattr(model, "module", model), "config", None), "num_hidden_layers", None)
+    if layers is None or isinstance(layers, str) or count is None: return True
+    chosen = choose_layers(layers, count + 1)
+    return chosen if _takes_numbers() else True
 
 # %% ../nbs/00_states.ipynb #978795c7
 def sampled(

@@ -22,10 +22,11 @@ def record_of(seed, writer):
                      steps, seconds=float(writer))
 
 
-def write(root, writer, barrier):
-    "Records that nobody else writes, and between them ones that all do, over and over."
+def write(root, writer, barrier, read):
+    "Records that nobody else writes, and between them ones that all do, over and over; half of them once one is read."
     barrier.wait()
     for i in range(own):
+        if i == own//2: read.wait(120)
         save_record(record_of(1000*(writer+1) + i, writer), root)
         save_record(record_of(i % shared, writer), root)
 
@@ -38,13 +39,14 @@ def check_whole(record):
 
 def written_by_eight(root):
     "Let eight processes write while this one reads; how many records it read meanwhile."
-    barrier, seen = FORKED.Barrier(writers), 0
-    processes = [Process(write, root, w, barrier) for w in range(writers)]
+    barrier, read, seen = FORKED.Barrier(writers), FORKED.Event(), 0
+    processes = [Process(write, root, w, barrier, read) for w in range(writers)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")                # a torn record would be skipped with a warning
         while any(p.code is None for p in processes):
             for record in iterate_records(root):
                 check_whole(record)
+                read.set()
                 seen += 1
         records = {r.id: r for r in iterate_records(root)}
     assert [p.code for p in processes] == [0]*writers, [p.said for p in processes]
