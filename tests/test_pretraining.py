@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from istar_nb import pretraining
 from istar_nb.corpus import gather_texts, generator_of, mask_tokens
 from istar_nb.encoders import load_encoder
+from istar_nb.isolayer import ClsModel
 from istar_nb.pretrain_runs import PretrainConfig, PretrainRecord, load_pretrained
 from istar_nb.pretraining import pretrain
 from istar_nb.records import find_record
@@ -96,6 +98,42 @@ def test_pooler_of_an_encoder_that_is_trained_further(tmp_path, monkeypatch):
     body = load_encoder(f"scratch:{run(more, tmp_path).id}", load_task("stdlib-docs").task).model.base_model
     assert torch.equal(body.pooler.dense.weight, encoder.pooler.dense.weight)    # masked words do not train it
     assert not torch.equal(body.embeddings.word_embeddings.weight, encoder.embeddings.word_embeddings.weight)
+
+
+def test_an_encoder_that_is_trained_further_keeps_its_dropout(tmp_path, monkeypatch):
+    monkeypatch.setenv("ISTAR_MODELS", str(tmp_path))
+    encoder, tokenizer = load_encoder("tiny-bert")
+    encoder.config.hidden_dropout_prob = 0.3
+    for part in (encoder, tokenizer): part.save_pretrained(tmp_path/"mine")
+    more = PretrainConfig(texts="stdlib-docs", hold_out=0.05, model=str(tmp_path/"mine"), length=32, steps=2,
+                          batch_size=16, evaluate_every=2)
+    made = load_encoder(f"scratch:{run(more, tmp_path).id}").model.config
+    assert (made.hidden_dropout_prob, made.attention_probs_dropout_prob) == (0.3, 0.1)
+
+
+def test_a_run_is_not_resumed_from_other_weights(tmp_path, monkeypatch):
+    encoder, tokenizer = load_encoder("tiny-bert")
+    for part in (encoder, tokenizer): part.save_pretrained(tmp_path/"mine")
+    more = PretrainConfig(texts="stdlib-docs", hold_out=0.05, model=str(tmp_path/"mine"), length=32, steps=4,
+                          batch_size=16, evaluate_every=4)
+    with monkeypatch.context() as m:
+        update = pretraining.pretrain_update
+        def stopped(session):
+            if session.updates == 2: raise KeyboardInterrupt
+            return update(session)
+        m.setattr(pretraining, "pretrain_update", stopped)
+        with pytest.raises(KeyboardInterrupt): run(more, tmp_path, checkpoint_every=1)
+    torch.manual_seed(1)
+    load_encoder("tiny-bert").model.save_pretrained(tmp_path/"mine")
+    with pytest.raises(ValueError, match="has another model"): run(more, tmp_path)
+
+
+def test_a_saved_isolayer_model_is_refused(tmp_path):
+    encoder, tokenizer = load_encoder("tiny-bert")
+    ClsModel(encoder, 2).save_pretrained(tmp_path/"mine")
+    tokenizer.save_pretrained(tmp_path/"mine")
+    more = PretrainConfig(texts="stdlib-docs", hold_out=0.05, model=str(tmp_path/"mine"), length=32)
+    with pytest.raises(ValueError, match="`model` .* is of the kind 'ClsModel'"): run(more, tmp_path)
 
 
 def test_masks_change_with_every_update_and_spare_special_tokens():
