@@ -10,7 +10,8 @@ from torch import nn
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 from processes import on_two
 
-from istar_nb.encoders import load_encoder
+from istar_nb import states
+from istar_nb.encoders import hidden_states, load_encoder
 from istar_nb.integrations import (IsotropyLoss, IsotropyTrainerMixin, ReferenceCallback, collect_reference, joined,
                                    model_states)
 from istar_nb.modes import evaluating, same_random_state
@@ -75,6 +76,29 @@ def gradient(folder, parts, **args):
     return keep.found, made.state.log_history[0], made
 
 
+def one_batch():
+    "A tiny model and a batch of it."
+    model, tokenizer = load_encoder("tiny-bert")
+    return model, dict(tokenizer(["One sentence.", "Another, longer sentence."], padding=True, return_tensors="pt"))
+
+
+@pytest.mark.parametrize("layers", (3, [0, 3], -4))
+def test_a_layer_that_a_model_does_not_have_is_named_before_the_pass(layers):
+    model, batch = one_batch()
+    for ask in (lambda: model_states(model, batch, layers), lambda: hidden_states(model, batch, layers),
+                lambda: collect_reference(IStar(0.2, layers=layers), model, [batch])):
+        with pytest.raises(ValueError, match="`layers` names layer (3|-4), and there are layers 0 to 2"): ask()
+
+
+def test_an_older_transformers_is_asked_for_all_layers(monkeypatch):
+    model, batch = one_batch()
+    wanted = [IStar(0., layers=layers)(hidden_states(model, batch)) for layers in (0, 1, [1, 2])]
+    monkeypatch.setattr(states, "_takes_numbers", lambda: False)
+    for layers, value in zip((0, 1, [1, 2]), wanted):
+        asked = model_states(model, batch, layers)
+        assert len(asked.kept) == 3 and torch.equal(IStar(0., layers=layers)(asked), value)
+
+
 @pytest.mark.parametrize("layers, kept", [(0, [0, 2]), ([1], [1, 2]), ([-1], [2]), ("all", [0, 1, 2]),
                                           (None, [0, 1, 2])])
 def test_a_trainer_asks_for_the_layers_of_the_penalty(tmp_path, layers, kept):
@@ -85,7 +109,8 @@ def test_a_trainer_asks_for_the_layers_of_the_penalty(tmp_path, layers, kept):
     model.register_forward_hook(lambda module, args, out: asked.append(out.hidden_states))
     made.train()
     assert made.state.log_history[0]["penalty"] == pytest.approx(expected.item(), rel=1e-4)
-    assert [l for l, states in enumerate(asked[-1]) if states is not None] == kept
+    if not states._takes_numbers(): kept = [0, 1, 2]    # an older transformers
+    assert [l for l, layer in enumerate(asked[-1]) if layer is not None] == kept
 
 
 halves = dict(per_device_train_batch_size=8, gradient_accumulation_steps=2)
