@@ -106,6 +106,19 @@ def _on_scores(
             f"the three papers claim about scores, {len(left) or 'none'} {survive(left)} it")
     return text + (f": {'; '.join(f'{c.text} ({ours(c)})' for c in left)}." if left else ".")
 
+# %% ../nbs/57_claims.ipynb #40838d57
+def _on_placebo(
+    claims:Sequence[Claim], # the claims of all pages
+)->str:                     # empty where no placebo was run
+    "At how many targets a penalty and its placebo lower the score."
+    def losses(text):
+        tested = [c for c in claims if c.name.startswith(f"placebo, {text}, target") and c.found.seeds > 2]
+        return sum(c.survives and c.found.effect < 0 for c in tested), len(tested)
+    (pulled, targets), (placebo, _) = losses("change in score"), losses("change in score by the placebo")
+    if not targets: return ""
+    return (f" Where IsoScore is pulled to a chosen value, a loss survives it at {pulled} of {targets} values, and at "
+            f"{placebo} of them under a placebo, a gradient as long in a random direction.")
+
 # %% ../nbs/57_claims.ipynb #7957c4c2
 def _on_doses(
     claims:Sequence[Claim], # the claims of all pages
@@ -118,17 +131,16 @@ def _on_doses(
     alive, ends = [said(c, True) for c in doses if c not in dead], [said(c, False) for c in dead]
     losses = all(c.found.effect < 0 for c in doses)
     verb = "is a loss" if losses else "is listed here"
-    text = f"Every change in score that survives the correction {verb}"
+    text = f"Over the strengths λ of every method, each change in score that survives the correction {verb}"
     text += f": {'; '.join(alive)}." if alive else "."
     cases = "the remaining cases" if alive else "these cases"
     if ends: text += f" In {cases} the runs collapsed and gave every sentence the same answer: {'; '.join(ends)}."
     counted = named(claims).get("padding, change in score with padding counted, λ = −0.3, cola")
-    if counted is None or counted.found.seeds < 3: return f"{text} All of these penalties act on real tokens only."
-    return (f"{text} All of these penalties act on real tokens only; where padding counts among the points, as in the "
-            f"released code, λ = −0.3 changes the score on CoLA by {points(counted)}, a change that "
-            f"{'survives' if counted.survives else 'does not survive'} the correction.")
-
-
+    text += " All of these penalties act on real tokens only"
+    if counted is None or counted.found.seeds < 3: return f"{text}.{_on_placebo(claims)}"
+    return (f"{text}; where padding counts among the points, as in the released code, λ = −0.3 changes the score on "
+            f"CoLA by {points(counted)}, a change that {'survives' if counted.survives else 'does not survive'} the "
+            f"correction.{_on_placebo(claims)}")
 
 # %% ../nbs/57_claims.ipynb #f4234b84
 def _on_gain(
