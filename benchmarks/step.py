@@ -59,6 +59,16 @@ def profile(step, repeats, device):
     return {part: statistics.median(times) for part, times in seconds.items()}
 
 
+def minilm_batches(sentences, length):
+    "MiniLM with the head of the task, and batches of its sentences."
+    torch.manual_seed(0)
+    data = inb.load_task("stdlib-docs")
+    model, tokenizer = inb.load_encoder("minilm", data.task)
+    features = encode(data.train[:16*sentences], data.task, tokenizer, length)
+    groups = [features[i:i+sentences] for i in range(0, len(features), sentences)]
+    return model, [dict(Collator(tokenizer)(group)) for group in groups]
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=32, help="sentences in a batch")
@@ -67,13 +77,9 @@ if __name__ == "__main__":
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--record", action="store_true", help="store the figures in results/benchmarks")
     args = parser.parse_args()
-    load_before, data = os.getloadavg()[0], inb.load_task("stdlib-docs")
-    torch.manual_seed(0)
-    model, tokenizer = inb.load_encoder("minilm", data.task)
+    load_before, (model, batches) = os.getloadavg()[0], minilm_batches(args.batch, args.max_length)
     model.train().to(args.device)
-    features = encode(data.train[:16*args.batch], data.task, tokenizer, args.max_length)
-    groups = [features[i:i+args.batch] for i in range(0, len(features), args.batch)]
-    batches = [{name: value.to(args.device) for name, value in Collator(tokenizer)(group).items()} for group in groups]
+    batches = [{name: value.to(args.device) for name, value in batch.items()} for batch in batches]
     kinds = penalties()
     for penalty in kinds.values(): inb.collect_reference(penalty.to(args.device), model, batches)
     steps = {"plain": Step(model, batches[0], None)} | {name: Step(model, batches[0], p) for name, p in kinds.items()}

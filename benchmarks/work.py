@@ -17,9 +17,8 @@ import istar_nb as inb
 import torch
 from harness import ratio, store, timed
 from istar_nb.baselines import Uniformity, VICRegCovariance
-from istar_nb.features import Collator, encode
 from istar_nb.testing import Work, kept_for_backward
-from step import Step, penalties
+from step import Step, minilm_batches, penalties
 from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
@@ -201,16 +200,6 @@ def bert_batch(sentences, length):
     model = AutoModelForSequenceClassification.from_config(AutoConfig.for_model("bert"))
     ids = torch.randint(1000, 30000, (sentences, length))
     return model, dict(input_ids=ids, attention_mask=torch.ones_like(ids), labels=torch.arange(sentences) % 2)
-
-
-def minilm_batches(sentences, length):
-    "MiniLM with the head of the task, and batches of its sentences."
-    torch.manual_seed(0)
-    data = inb.load_task("stdlib-docs")
-    model, tokenizer = inb.load_encoder("minilm", data.task)
-    features = encode(data.train[:16*sentences], data.task, tokenizer, length)
-    groups = [features[i:i+sentences] for i in range(0, len(features), sentences)]
-    return model, [dict(Collator(tokenizer)(group)) for group in groups]
 
 
 def states_of(model, batches):

@@ -133,7 +133,7 @@ def with_config(
     return changed
 
 # %% ../nbs/60_commands.ipynb #2d40604a
-def _chosen(grid:Path, share:float, seeds:tuple[int,...], dry_run:bool, options:dict)->list[bool]:
+def _chosen(grid:list[RunConfig], share:float, seeds:tuple[int,...], dry_run:bool, options:dict)->list[bool]:
     "Choose on held-out rows, show what was compared, and train the chosen ones; whether each run is done."
     from istar_nb import selection
     from istar_nb.reports import show_table
@@ -158,9 +158,10 @@ def _say_ends(ends:list[bool], root:str)->None:
 def _sweep(grid:Path, select:float|None, selection_seeds:tuple[int,...], dry_run:bool, options:dict)->None:
     "What `istar sweep` does once its options are read."
     from istar_nb import grids, sweeps
-    _say_rows(grids.grid(grid))
-    if select is None: ends = [r.status == "done" for r in sweeps.sweep(grid, dry_run=dry_run, **options)]
-    else: ends = _chosen(grid, select, selection_seeds, dry_run, options)
+    configs = grids.grid(grid)    # once: a pipe cannot be read again
+    _say_rows(configs)
+    if select is None: ends = [r.status == "done" for r in sweeps.sweep(configs, dry_run=dry_run, **options)]
+    else: ends = _chosen(configs, select, selection_seeds, dry_run, options)
     if not dry_run: _say_ends(ends, options["root"])
 
 # %% ../nbs/60_commands.ipynb #b14c2e9c

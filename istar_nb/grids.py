@@ -76,7 +76,7 @@ def _read_yaml(path:str|Path):
     "What a YAML file says; it can hold plain data only."
     import yaml
     path = Path(path)
-    if not path.is_file(): raise ValueError(f"there is no grid file {path}")
+    if not path.exists() or path.is_dir(): raise ValueError(f"there is no grid file {path}")    # a pipe is one
     try: spec = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as e: raise ValueError(f"{path.name} is not valid YAML: {e}") from None
     if not isinstance(spec, (dict, list)): raise ValueError(f"{path.name} must hold a grid, and holds {spec!r}")

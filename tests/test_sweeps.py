@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from istar_nb import executors, training
+from istar_nb.pretrain_runs import PretrainConfig
 from istar_nb.grids import grid, plan
 from istar_nb.records import find_record, iterate_records
 from istar_nb.selection import load_selections, select, selection_table
@@ -261,3 +262,14 @@ def test_selection_is_by_held_out_rows(tmp_path):
 def test_store_in_memory(tmp_path):
     records = sweep(dict(**base, seed=[0]), root="memory://sweeps", progress=False, checkpoints=tmp_path)
     assert records[0].status == "done" and not plan(grid(dict(**base, seed=[0])), "memory://sweeps").todo
+
+
+@pytest.mark.parametrize("command, said", [("sweep", ["2 runs: 0 done, 2 to do"]),
+                                           ("pretrain", [PretrainConfig(seed=seed).id for seed in (0, 1)])])
+def test_a_grid_comes_through_a_pipe(command, said, istar, tmp_path):
+    os.mkfifo(tmp_path/"grid")
+    text = "runs: [{seed: [0, 1]}]"
+    threading.Thread(target=(tmp_path/"grid").write_text, args=(text,), daemon=True).start()
+    process = istar(command, "grid", "--dry-run", "--no-progress")
+    out = process.wait(120)
+    assert process.code == 0 and all(words in out for words in said), out
