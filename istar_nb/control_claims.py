@@ -7,7 +7,7 @@ __all__ = ['gradient_share', 'padding_runs', 'compared', 'padding', 'dose_runs',
            'without_function', 'masked_training', 'masked_runs', 'changes_by_start', 'masked', 'sentence_comparisons']
 
 # %% ../nbs/56_control_claims.ipynb #12dbf363
-from .evidence import Evidence, opened
+from .evidence import Evidence, opened, score_unit
 from .figures import signed
 from .grids import grid
 from .pretrain_runs import PretrainConfig
@@ -56,7 +56,7 @@ def _padding_claims_at(
 )->list[Claim]:
     "What counting padding changes at one strength."
     down, at = lam < 0, f"λ = {signed(lam)}, {task}"
-    unit = "Pearson" if task == "stsb" else "Matthews"
+    unit = score_unit(task)
     def claim(text, kind, unit, claimed, value, baseline, **rows):
         pairs = compared(runs, "tokens", "none", baseline, value)
         found = paired_estimate(differences(pairs, task=task, lam=lam, **rows))
@@ -95,7 +95,7 @@ def placebo(
     "Whether pulling IsoScore to a value changes the score, and whether a placebo does too."
     runs, claims = dose_runs(opened(root)), []
     def claim(text, task, target, kind, value, baseline, what):
-        unit = "IsoScore" if kind == "geometry" else "Pearson" if task == "stsb" else "Matthews"
+        unit = "IsoScore" if kind == "geometry" else score_unit(task)
         text = f"{text}, target {target:g}, {task}"
         pairs = compared(runs, "what", "none", baseline, value, "target")
         found = paired_estimate(differences(pairs, task=task, target=target, what=what))

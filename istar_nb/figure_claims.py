@@ -11,9 +11,9 @@ __all__ = ['places', 'dose_grids', 'dose_names', 'figure4_paper', 'figure4_grids
 # %% ../nbs/53_figure_claims.ipynb #d81fc0fd
 import numpy as np
 
-from .evidence import Evidence, learned, opened
+from .evidence import Evidence, learned, opened, score_unit
 from .figures import signed
-from .istar_claims import istar_runs, nothing, paper, table1_grids, units
+from .istar_claims import istar_runs, nothing, paper, table1_grids
 from .stability import SYNTHETIC
 from .stability import find_record as find_stability
 from .verdicts import (Claim, best_elsewhere, correlation_estimate, differences, nan, own, paired_estimate,
@@ -132,7 +132,7 @@ def doses(
         name, text = (f"{dose_names[method]}, λ = {signed(lam)}{note}, {encoder}, {task}" for note in
                       ("", fallen(runs[runs.id.isin(ids[encoder, task, method, lam])], evidence.collapsed)))
         claims.append(Claim(f"dose, {name}", own, "I-STAR, Figure 3", "istar_figure3", f"change in score, {text}",
-                            "score", units.get(task, "accuracy"), paired_estimate(rows.difference.dropna().tolist())))
+                            "score", score_unit(task), paired_estimate(rows.difference.dropna().tolist())))
     return claims
 
 # %% ../nbs/53_figure_claims.ipynb #61acf1b4
