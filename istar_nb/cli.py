@@ -6,6 +6,7 @@
 __all__ = ['demo_note', 'commands', 'runs_command', 'tasks_command', 'demo_command', 'Measured', 'measure_command', 'main']
 
 # %% ../nbs/61_cli.ipynb #3fcd8e3d
+import argparse
 import os
 import sys
 from dataclasses import dataclass, replace
@@ -205,14 +206,21 @@ def measure_command(
 commands = dict(demo=demo_command, measure=measure_command, train=train_command, sweep=sweep_command,
                 pretrain=pretrain_command, runs=runs_command, tasks=tasks_command)
 
+# %% ../nbs/61_cli.ipynb #9fa86087
+def _config_file(args:list[str])->str|None:
+    "The file that `--config FILE` or `--config=FILE` names."
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--config", nargs="?")
+    return parser.parse_known_args(args)[0].config
+
+
 # %% ../nbs/61_cli.ipynb #9c1eb4e3
 def _carry_out(args:list[str])->None:
     "Parse the command line and carry it out."
     if args[:1] == ["--version"]: return print(f"istar_nb {istar_nb.__version__}")
     chosen = dict(commands)
-    if args[:1] == ["train"] and "--config" in args[:-1]:
-        config = from_file(Path(args[args.index("--config") + 1]))
-        chosen["train"] = with_config(train_command, config)
+    if args[:1] == ["train"] and (file := _config_file(args)):
+        chosen["train"] = with_config(train_command, from_file(Path(file)))
     about = "Measure, change and honestly evaluate the isotropy of language-model representations."
     tyro.extras.subcommand_cli_from_dict(chosen, prog="istar", args=args, description=about)
 

@@ -7,7 +7,7 @@ __all__ = ['Isotropy', 'measure']
 
 # %% ../nbs/35_isotropy.ipynb #69abae06
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -97,11 +97,16 @@ def _pairs(
 )->Iterable[tuple[str,...]]:
     "Every text as a tuple of one, every pair of texts as it is; an error for anything else, and where there is none."
     if isinstance(texts, (str, Path)): raise TypeError("`texts` must be a list or another iterable of strings, not one")
+    if isinstance(texts, Mapping) or getattr(texts, "ndim", 1) > 1:
+        raise TypeError(f"`texts` must be a list or one column of strings, not a {type(texts).__name__}")
     def checked():
+        size = None
         for i, text in enumerate(texts):
             parts = (text,) if isinstance(text, str) else text
-            if not (isinstance(parts, (tuple, list)) and parts and all(isinstance(part, str) for part in parts)):
-                raise TypeError(f"`texts` must hold strings or pairs of strings, and number {i} is {text!r:.60}")
+            known = isinstance(parts, (tuple, list)) and all(isinstance(part, str) for part in parts)
+            if not known or len(parts) not in ((1, 2) if size is None else (size,)):
+                raise TypeError(f"`texts` must hold strings or pairs of strings, not both; number {i} is {text!r:.60}")
+            size = len(parts)
             yield tuple(parts)
     pairs = checked()
     if (first := next(pairs, None)) is None: raise ValueError("`texts` holds no text")

@@ -24,12 +24,14 @@ from .dimension import two_nn_with_error
 from .encoders import Encoder, hidden_states, load_encoder
 from .engine import read_states
 from .files import local_path
-from .points import as_points
+from .points import as_points, from_numpy
 from .records import finite
 from .states import HiddenStates
 from .streaming import IsotropyMetrics, points_of
 
-if TYPE_CHECKING: from transformers import PreTrainedTokenizerBase
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from transformers import PreTrainedTokenizerBase
 
 # %% ../nbs/32_measuring.ipynb #68d51c2f
 def _batch_rows(lengths:list[int], batch_tokens:int, generator:torch.Generator)->Iterator[list[int]]:
@@ -309,13 +311,35 @@ def _safetensors_parts(path:Path, rows:int)->Iterator[Tensor]:
         part = f.get_slice(names[0])
         for start in range(0, part.get_shape()[0], rows): yield part[start:start+rows]
 
+# %% ../nbs/32_measuring.ipynb #139f28c4
+def _point_columns(
+    path:Path,          # for errors
+    schema:"pa.Schema", # of the file
+)->tuple[list[str],bool]: # names of columns, and whether it is one of lists
+    "The columns that hold the points; an error where that is not clear."
+    import pyarrow as pa
+    index = [name for name in (schema.pandas_metadata or {}).get("index_columns", []) if isinstance(name, str)]
+    fields = [field for field in schema if field.name not in index]
+    lists = [f.name for f in fields if isinstance(f.type, (pa.ListType, pa.LargeListType, pa.FixedSizeListType))]
+    if len(lists) > 1: raise ValueError(f"`path` {path} has {len(lists)} columns of lists, and one is wanted")
+    if lists: return lists, True
+    numbers = [field.name for field in fields if pa.types.is_floating(field.type)]
+    others = ", ".join(repr(field.name) for field in fields if field.name not in numbers)
+    if others or not numbers:
+        raise ValueError(f"`path` {path} must hold one column of lists, or floating-point columns and nothing else: "
+                         f"it also has {others}" if others else f"`path` {path} has no columns")
+    return numbers, False
+
+
 # %% ../nbs/32_measuring.ipynb #d670c44b
 def _parquet_parts(path:Path, rows:int)->Iterator[Tensor]:
     import pyarrow.parquet as parquet
-    for batch in parquet.ParquetFile(path).iter_batches(rows):
-        columns = [np.stack(c.to_numpy(zero_copy_only=False)) for c in batch.columns]
-        one = len(columns) == 1 and columns[0].ndim == 2
-        yield torch.from_numpy(columns[0] if one else np.stack(columns, 1))
+    file = parquet.ParquetFile(path)
+    names, lists = _point_columns(path, file.schema_arrow)
+    for batch in file.iter_batches(rows, columns=names):
+        columns = [c.to_numpy(zero_copy_only=False) for c in batch.columns]
+        if lists and len(set(map(len, columns[0]))) > 1: raise ValueError(f"`path` {path} has lists of several lengths")
+        yield from_numpy(np.stack(columns[0]) if lists else np.stack(columns, 1), str(path))
 
 # %% ../nbs/32_measuring.ipynb #ca346293
 _readers = {".npy": _npy_parts, ".safetensors": _safetensors_parts, ".parquet": _parquet_parts}

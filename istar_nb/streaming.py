@@ -18,7 +18,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from .covariance import shrink
-from .points import as_points, has_float64
+from .points import as_points, from_numpy, has_float64
 from .scores import isoscore_from_cov
 from .states import TOKENS, check_tokens, token_mask
 from .sums import (add_points_, covariance_of, fitted, inverse_norms, measures_of, merged,
@@ -63,7 +63,7 @@ def points_of(
     tokens:str,            # "real", "cls" or "all"
 )->tuple[Tensor,Tensor,Tensor]: # (N, d) points; (n,) which count; (B,) how many of those each sentence has
     "Points, which of them count, and which belong together."
-    x = torch.from_numpy(x) if isinstance(x, np.ndarray) else x
+    x = from_numpy(x) if isinstance(x, np.ndarray) else x
     if not isinstance(x, Tensor) or x.ndim not in (2, 3):
         came = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
         raise ValueError(f"`x` must be (n, d) points or (B, T, d) states, not {came}")

@@ -18,7 +18,7 @@ from numbers import Integral, Real
 from pathlib import Path
 
 from .files import local_path
-from .frames import class_names, label_kind, number_labels, own_rows, read_splits, stratified_split
+from .frames import class_names, frame_rows, label_kind, number_labels, own_rows, read_splits, stratified_split
 from .stdlib_docs import TOPICS, stdlib_docs
 
 # %% ../nbs/20_tasks.ipynb #27b259dc
@@ -47,7 +47,7 @@ class Task:
 
     @classmethod
     def from_frame(cls,
-        frame,                 # pandas DataFrame, or rows as dictionaries
+        frame,                 # DataFrame of pandas or polars, `datasets.Dataset`, or rows as dictionaries
         text:str,              # column of the texts
         label:str,             # column of the labels: words, whole numbers or measured values
         text2:str|None=None,   # column of the second texts, for pairs
@@ -57,10 +57,10 @@ class Task:
         name:str="frame",      # of the task
     )->"Task":
         "A task of your own rows; what is found out about them is its `description`."
-        def rows(frame): return frame.to_dict("records") if hasattr(frame, "to_dict") else list(frame)
         texts = (text,) if text2 is None else (text, text2)
-        held = None if validation is None else own_rows(rows(validation), texts, label, "the validation frame")
-        return _own_task(name, own_rows(rows(frame), texts, label, "the frame"), held, texts, label, hold_out, seed)
+        def read(table, name): return own_rows(frame_rows(table, name), texts, label, f"`{name}`")
+        held = None if validation is None else read(validation, "validation")
+        return _own_task(name, read(frame, "frame"), held, texts, label, hold_out, seed)
 
     @property
     def num_labels(self)->int:

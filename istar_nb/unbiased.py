@@ -9,7 +9,7 @@ __all__ = ['Traces', 'GroupTotals', 'traces_of', 'GroupSums', 'RowSums', 'Produc
 
 # %% ../nbs/01_unbiased.ipynb #2d94cc6d
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -107,15 +107,30 @@ class GroupSums:
 
     def in_units(self, traces:Traces)->Traces: return Traces(*(t*self.scale**4 for t in traces))
 
+# %% ../nbs/01_unbiased.ipynb #10fa0767
+def _numbered(
+    sentences:Any, # integers or strings: a tensor, an array, a column of a table, a list
+)->Tensor:         # integers of the same shape
+    "Ids of sentences as numbers; an error for ids with gaps, which come as fractions or objects."
+    if not isinstance(sentences, Tensor):
+        ids = np.asarray(sentences)
+        if ids.dtype.kind == "O" and all(isinstance(i, str) for i in ids.flat): ids = ids.astype(str)
+        if ids.dtype.kind == "U": ids = np.unique(ids, return_inverse=True)[1]
+        if ids.dtype.kind not in "iub": raise TypeError(f"`sentences` must be integers or strings, not {ids.dtype}")
+        sentences = torch.from_numpy(ids.astype("int64"))
+    if sentences.is_floating_point(): raise TypeError(f"`sentences` must be integers, not {sentences.dtype}")
+    return sentences
+
+
 # %% ../nbs/01_unbiased.ipynb #b7b410bc
 def _sentence_ids(
-    sentences:Tensor|None, # (n,) integers, equal for the rows of one sentence; None when every row stands alone
+    sentences:Any,         # (n,) ids, equal for the rows of one sentence; None when every row stands alone
     x:Tensor,              # (n, d) points
 )->tuple[Tensor,int]:      # (n,) ids 0…G-1 and G
     "Consecutive sentence numbers; an error for fewer than four sentences."
     if sentences is None: ids, count = torch.arange(len(x), device=x.device), len(x)
     else:
-        sentences = torch.as_tensor(sentences, device=x.device)
+        sentences = _numbered(sentences).to(x.device)
         if sentences.shape != (len(x),):
             raise ValueError(f"`sentences` must be ({len(x)},), one id a row, but has shape {tuple(sentences.shape)}")
         names, ids = sentences.unique(return_inverse=True)
