@@ -7,6 +7,7 @@ __all__ = ['demo_note', 'commands', 'runs_command', 'tasks_command', 'demo_comma
 
 # %% ../nbs/61_cli.ipynb #3fcd8e3d
 import argparse
+import contextlib
 import os
 import sys
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ import tyro
 import istar_nb
 from .commands import (ConfigArg, check_place, check_positive, check_store, from_file, pretrain_command,
                                sweep_command, train_command, with_config)
-from .files import local_path
+from .files import local_path, write_file
 from .programs import collect_rarely
 from .runs import RunConfig
 
@@ -58,6 +59,13 @@ def _runs_table(root:str, every_epoch:bool, against:str|None)->tuple["pd.DataFra
     ends = ["equal", "in_one_only", "score_difference", "isoscore_difference"]
     return table, ["id", *ends], "{equal} of {n} runs of both " + f"{root} and {against} are equal"
 
+# %% ../nbs/61_cli.ipynb #ab4f5220
+def _of_one_type(table:"pd.DataFrame")->"pd.DataFrame":
+    "The table with text in columns that mix numbers and words."
+    mixed = [name for name in table if table[name].dtype == object and table[name].dropna().map(type).nunique() > 1]
+    return table.assign(**{name: table[name].map(str, na_action="ignore") for name in mixed})
+
+
 # %% ../nbs/61_cli.ipynb #2f9522f5
 def runs_command(
     root: str = "runs",
@@ -85,7 +93,8 @@ def runs_command(
     for condition in where if len(table) else (): table = table[_with_value(table, condition)]
     if export is not None:
         export.parent.mkdir(parents=True, exist_ok=True)
-        table.to_csv(export, index=False) if export.suffix == ".csv" else table.to_parquet(export, index=False)
+        if export.suffix == ".csv": table.to_csv(export, index=False)
+        else: _of_one_type(table).to_parquet(export, index=False)
     varied = [c for c in defaults if c in table and table[c].map(str).nunique() > 1 or c in ("task", "method")]
     first = 2 if "status" in columns else 1
     columns = [*columns[:first], *varied, *columns[first:]]
@@ -137,8 +146,8 @@ def demo_command(
               flush=True)
         records.append(train(c, out/"records", checkpoints=out/"checkpoints"))
     title, figure = f"{config.task} with {config.model}: plain and I-STAR", png_bytes(comparison_figure(records))
-    (out/"report.html").write_text(comparison_page(records, title, figure, demo_note), encoding="utf-8")
-    (out/"report.png").write_bytes(figure)
+    write_file(out/"report.html", comparison_page(records, title, figure, demo_note).encode())
+    write_file(out/"report.png", figure)
     show_comparison(records, title)
     print(f"\n{demo_note}\n\nreport:  {out/'report.html'}\nfigure:  {out/'report.png'}\nrecords: {out/'records'}")
 
@@ -150,7 +159,7 @@ class Measured:
     text: Path | None = None        # measure on this file or pipe, one text a line, or on a table; "-": standard input
     column: str | None = None       # column of the table: .csv, .tsv, .jsonl or .parquet
     embeddings: Path | None = None  # measure this matrix instead: .npy, .safetensors or .parquet, one point a row
-    limit: int | None = None        # measure only this many texts from the start; default: all
+    limit: int | None = None        # this many texts: spread over a task's rows, a file's first; default: all
     data_dir: str | None = None     # folder with the tasks' files; default: the variable ISTAR_DATA
     hub: bool = False               # allow downloads from the Hugging Face hub
 
@@ -198,8 +207,8 @@ def measure_command(
         found, n = measure_models([model, *others], texts, what.hub, tokens, layers, batch_tokens, max_length, progress)
         source = f"{n:,} text{'s'*(n != 1)} of {source}, tokens: {tokens}"
     isotropy = Isotropy(source, tokens, found, environment())
-    isotropy.show()
     page, values = (isotropy.save(out/f"isotropy.{kind}") for kind in ("html", "json"))
+    isotropy.show()
     print(f"± one standard error; all measures are in the report\n\nreport: {page}\nvalues: {values}")
 
 # %% ../nbs/61_cli.ipynb #5ada4ed6
@@ -224,17 +233,38 @@ def _carry_out(args:list[str])->None:
     about = "Measure, change and honestly evaluate the isotropy of language-model representations."
     tyro.extras.subcommand_cli_from_dict(chosen, prog="istar", args=args, description=about)
 
+# %% ../nbs/61_cli.ipynb #89a4f440
+class _Lasting:
+    "An output stream that outlives its reader; it may be missing from the start."
+    def __init__(self, stream):
+        self.stream = open(os.devnull, "w", encoding="utf-8") if stream is None else stream
+        if hasattr(self.stream, "reconfigure"): self.stream.reconfigure(errors="replace")
+
+    def __getattr__(self, name:str): return getattr(self.stream, name)
+
+    def write(self, text:str)->int:
+        with self.lasting(): self.stream.write(text)
+        return len(text)
+
+    def flush(self)->None:
+        with self.lasting(): self.stream.flush()
+
+    @contextlib.contextmanager
+    def lasting(self):
+        "Send everything to nowhere once nobody reads it."
+        try: yield
+        except BrokenPipeError: os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
+
+
 # %% ../nbs/61_cli.ipynb #6ecfdc87
 def main(
     args:list[str]|None=None, # what was typed after `istar`; None for the real command line
 )->None:
     "The command `istar`."
-    if args is None: collect_rarely()
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"): stream.reconfigure(errors="replace")
+    if args is None:
+        collect_rarely()
+        for name in ("stdout", "stderr"): setattr(sys, name, _Lasting(getattr(sys, name)))
     try: _carry_out(sys.argv[1:] if args is None else args)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())    # what is still unwritten has no reader
     except (ValueError, TypeError, OSError, ImportError, FloatingPointError) as e:
         print(f"istar: {e}", file=sys.stderr)
         sys.exit(2)

@@ -15,6 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,7 +26,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from .isolayer import ClsModel
-from .states import HiddenStates, asked_for
+from .states import HiddenStates, asked_for, is_causal
 from .files import local_path
 from .tasks import Task, load_task
 
@@ -243,7 +244,7 @@ def forward_with_states(
     if count != config.num_hidden_layers+1:
         raise ValueError(f"`model` returned {count} hidden states, and its {config.num_hidden_layers} layers and "
                          f"embeddings make {config.num_hidden_layers+1}")
-    return out, HiddenStates(states, batch["attention_mask"])
+    return out, HiddenStates(states, batch["attention_mask"], causal=is_causal(model))
 
 # %% ../nbs/21_encoders.ipynb #c5f4bb0d
 def hidden_states(
@@ -259,4 +260,4 @@ def hidden_states(
     moved = {name: x.gather(1, there) if x.shape == there.shape else x for name, x in batch.items()}
     states = forward_with_states(model, moved, layers)[1]
     def returned(x): return x if x is None else x.gather(1, back[..., None].expand_as(x))
-    return HiddenStates([returned(x) for x in states.layers], mask)
+    return replace(states, layers=[returned(x) for x in states.layers], mask=mask)

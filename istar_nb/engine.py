@@ -234,19 +234,28 @@ def head_scores(
     if task.kind == "span": return task_metrics(task, span_answers(features, rows, *columns), rows)
     return task_metrics(task, torch.stack(columns[0]), [f["labels"] for f in features])
 
+# %% ../nbs/24_engine.ipynb #826cf4eb
+def _answers(
+    classes:list[int], # of every row
+    count:int,         # how many classes there are
+)->str|list[int]:      # a digit a row, or a list where digits are not enough
+    "The answers to all rows, as a record keeps them."
+    return "".join(map(str, classes)) if count <= 10 else classes
+
+
 # %% ../nbs/24_engine.ipynb #09afa864
 def head_answers(
     task:Task,                        # of the run
     outputs:list[tuple[Tensor,...]],  # of every feature, in their order
     last:bool,                        # whether this is the end of training
 )->dict:
-    "How many rows get the most frequent class; at the end the answer to every row, a class as a digit."
+    "How many rows get the most frequent class; at the end the answer to every row."
     if task.kind == "span": return {}
     values = torch.stack([value for value, in outputs]).float()
     if task.kind == "regression":
         return dict(predictions=[round(v, 4) for v in values.flatten().tolist()]) if last else {}
     classes = values.argmax(1)
-    said = dict(predictions="".join(map(str, classes.tolist()))) if last else {}
+    said = dict(predictions=_answers(classes.tolist(), len(task.labels))) if last else {}
     return dict(majority_share=classes.bincount().max().item()/len(classes), **said)
 
 # %% ../nbs/24_engine.ipynb #cb10cf8d

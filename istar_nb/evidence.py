@@ -155,7 +155,7 @@ def answers_of(
     "The answers of a run to all validation rows."
     kept = record.epochs[-1].get("predictions")
     if kept is None: return None
-    return np.array(kept, float) if isinstance(kept, list) else np.array(list(map(int, kept)))
+    return np.array(kept if isinstance(kept, list) else list(map(int, kept)))
 
 # %% ../nbs/51_evidence.ipynb #e24cf8a2
 def learning_threshold(

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['local_path', 'absolute', 'open_root', 'find_folder', 'local_folder', 'folder_beside', 'check_writable', 'write_whole',
-           'read_text', 'json_files', 'run_lock', 'files_sha256', 'state_of_folders']
+           'read_text', 'json_files', 'write_file', 'run_lock', 'files_sha256', 'state_of_folders']
 
 # %% ../nbs/09_files.ipynb #05004c37
 import hashlib
@@ -118,6 +118,22 @@ def json_files(fs:"AbstractFileSystem", folder:str)->list[str]:
     try: files = fs.ls(folder, detail=True)
     except FileNotFoundError: return []
     return sorted(f["name"] for f in files if f["type"] == "file" and f["name"].endswith(".json"))
+
+# %% ../nbs/09_files.ipynb #f3671c6e
+def write_file(
+    path:Path,     # of the file; its folder is made
+    content:bytes, # what it shall hold
+)->None:
+    "Write a file of this machine, whole or not at all."
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{uuid4().hex}.tmp")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    except OSError as e:
+        temporary.unlink(missing_ok=True)
+        raise ValueError(f"{path} cannot be written: {e.strerror}") from e
+
 
 # %% ../nbs/09_files.ipynb #864c70c8
 @contextmanager

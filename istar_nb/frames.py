@@ -22,8 +22,9 @@ import numpy as np
 
 # %% ../nbs/18_frames.ipynb #1c13d77a
 _cells = dict(keep_default_na=False, na_values=[""])    # "NA" and "None" are words; only an empty cell is missing
-_formats = {".csv": ("csv", dict(sep=",", **_cells)), ".tsv": ("csv", dict(sep="\t", **_cells)), ".json": ("json", {}),
-            ".jsonl": ("json", {}), ".parquet": ("parquet", {})}
+_lines = dict(chunksize=1 << 30)    # all at once: the type of a column is found from all of it
+_formats = {".csv": ("csv", dict(sep=",", **_cells, **_lines)), ".tsv": ("csv", dict(sep="\t", **_cells, **_lines)),
+            ".json": ("json", _lines), ".jsonl": ("json", _lines), ".parquet": ("parquet", {})}
 
 def file_format(path:Path)->str|None: # such as ".csv"; None for a file that is no table
     "The ending that says how a file is read; one of a compressed file is looked through."

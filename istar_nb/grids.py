@@ -71,14 +71,28 @@ def _configuration(values:dict, kind:type=RunConfig):
     except (TypeError, ValueError) as e:
         raise type(e)(f"{e}, in {', '.join(f'{k}: {v}' for k, v in values.items())}") from None
 
+# %% ../nbs/27_grids.ipynb #91e252e5
+def _unique_keys()->type:
+    "A loader of plain YAML that refuses a key that comes twice."
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node, deep=False):
+            keys = [key.value for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+            twice = sorted({str(key) for key in keys if keys.count(key) > 1})
+            if twice: raise ValueError(f"{', '.join(twice)} comes twice{node.start_mark}")
+            return super().construct_mapping(node, deep)
+    return Loader
+
+
 # %% ../nbs/27_grids.ipynb #ca0ab0f2
 def _read_yaml(path:str|Path):
     "What a YAML file says; it can hold plain data only."
     import yaml
     path = Path(path)
     if not path.exists() or path.is_dir(): raise ValueError(f"there is no grid file {path}")    # a pipe is one
-    try: spec = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as e: raise ValueError(f"{path.name} is not valid YAML: {e}") from None
+    try: spec = yaml.load(path.read_text(encoding="utf-8"), _unique_keys())
+    except (yaml.YAMLError, ValueError) as e: raise ValueError(f"{path.name} is not valid YAML: {e}") from None
     if not isinstance(spec, (dict, list)): raise ValueError(f"{path.name} must hold a grid, and holds {spec!r}")
     return spec
 
@@ -145,7 +159,7 @@ def with_seeds(
     "Every configuration with every seed."
     points = {}
     for c in configs: points.setdefault(replace(c, seed=0).id, c)
-    return [replace(c, seed=s) for s in seeds for c in points.values()]
+    return [replace(c, seed=s) for s in dict.fromkeys(seeds) for c in points.values()]
 
 # %% ../nbs/27_grids.ipynb #4554f41a
 def _alike(

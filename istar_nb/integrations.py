@@ -10,6 +10,7 @@ __all__ = ['states_of', 'model_states', 'collect_reference', 'ReferenceCallback'
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,14 @@ from .baselines import RelativeStrength
 from .modes import evaluating, same_random_state
 from .processes import all_processes
 from .regularizers import Regularizer
-from .states import HiddenStates, asked_for
+from .states import HiddenStates, asked_for, is_causal
 from .streaming import IsoScoreMetric
 
 # %% ../nbs/15_integrations.ipynb #23bf201d
 def states_of(
     out,              # what a Hugging Face model returned
     batch:dict,       # what it was called with
+    model:nn.Module,  # that model
 )->HiddenStates:      # L+1 layers of (B, T, d)
     "The hidden states in a model's output, or an error that says why there are none."
     states = out.get("hidden_states") if hasattr(out, "get") else None
@@ -39,7 +41,7 @@ def states_of(
                          "it must take output_hidden_states=True and return a dict")
     if batch.get("attention_mask") is None:
         raise ValueError(f"`attention_mask` is missing from the batch ({', '.join(batch)}): which tokens are padding?")
-    return HiddenStates(states, batch["attention_mask"])
+    return HiddenStates(states, batch["attention_mask"], causal=is_causal(model))
 
 # %% ../nbs/15_integrations.ipynb #ebb17c96
 def model_states(
@@ -48,7 +50,7 @@ def model_states(
     layers:int|Sequence[int]|str|None="all", # to keep states of; see `choose_layers`
 )->HiddenStates:     # L+1 layers of (B, T, d)
     "The states of every layer for one batch, or of the chosen ones."
-    return states_of(model(**batch, output_hidden_states=asked_for(layers, model)), batch)
+    return states_of(model(**batch, output_hidden_states=asked_for(layers, model)), batch, model)
 
 # %% ../nbs/15_integrations.ipynb #44bc6494
 def collect_reference(
@@ -192,7 +194,7 @@ class _PenalizedLoss(_CountedLoss):
         if first and len(batches) > 1 and self.regularizer.needs_update: self.prepare_penalty(model, batches)
         wanted = asked_for(self.regularizer.layers, model)    # and the last layer: a split model's loss is there
         task, out = plain(model, {**inputs, "output_hidden_states": wanted is True or [*wanted, -1]}, True)
-        penalty = self.regularizer(states_of(out, inputs), inputs.get("labels"))
+        penalty = self.regularizer(states_of(out, inputs, model), inputs.get("labels"))
         k = getattr(self, "current_gradient_accumulation_steps", 1)
         parts = k if self.average_of_update(num_items_in_batch) else 1
         if first: self.update_strength(model, task*parts, penalty)
@@ -283,7 +285,7 @@ def joined(
     def longer(x): return nn.functional.pad(x, (0, 0)*(x.ndim-2) + (0, length-x.shape[1]))
     def one(tensors): return torch.cat([longer(x) for x in tensors])
     layers = zip(*(part.layers for part in parts))
-    return HiddenStates([one(same) for same in layers], one([part.mask for part in parts]))
+    return replace(parts[0], layers=[one(same) for same in layers], mask=one([part.mask for part in parts]))
 
 # %% ../nbs/15_integrations.ipynb #8ab4edb6
 def _columns_of(
@@ -310,7 +312,7 @@ def _watching_tokens(
         if layers is None or "attention_mask" not in features:
             raise ValueError(f"`model` gave no hidden states with a mask, only {', '.join(features)}: "
                              "use on='sentences'")
-        seen.append(HiddenStates(layers, features["attention_mask"]))
+        seen.append(HiddenStates(layers, features["attention_mask"], causal=is_causal(encoders[0].auto_model)))
     with ExitStack() as stack:
         config.output_hidden_states = True
         stack.callback(setattr, config, "output_hidden_states", before)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .figures import plot_measure
-from .files import local_path
+from .files import local_path, write_file
 from .measuring import Points, distinct, measure_clouds, measure_models
 from .reports import difference_table, gaps, measure_page, measure_table, show_table
 from .records import environment
@@ -75,8 +75,7 @@ class Isotropy(_Measured):
         versions = ", ".join(f"{name} {version}" for name, version in self.environment["versions"].items())
         if path.suffix == ".html": text = measure_page(self.measures, self.source, versions)
         else: text = json.dumps(asdict(self), indent=1, ensure_ascii=False)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write_file(path, text.encode())
         return path
 
     def compare(self,

@@ -166,7 +166,8 @@ def istar_table1(
             side = "above" if claimed == "up" else "below"
             text = (f"I-STAR with λ = {' or '.join(map(signed, lams))} scores {side} {other}, {encoder}, "
                     f"mean of {', '.join(tasks)}")
-            gain = dict(effect=float(table1_gain(other).mean()), source="mean of 27 cells")
+            gains = table1_gain(other).loc[tasks]
+            gain = dict(effect=float(gains.mean()), source=f"mean of {len(gains)} cells, same tasks")
             printed = gain if claimed == "up" else {}
             claims.append(Claim(f"Table 1, {what} against {other}, {encoder}", paper,
                                 "Table 1" if claimed == "up" else "section 2.1", "istar_table1", text, "score",

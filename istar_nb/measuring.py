@@ -234,13 +234,20 @@ def _column_source(text:Path, column:str|None, limit:int|None)->Callable[[],Text
     texts = [(str(row[column]),) for row in rows if row[column] not in (None, "")]
     return lambda: islice(texts, limit)
 
+# %% ../nbs/32_measuring.ipynb #7e6a4430
+def _spread(rows:Sequence, limit:int|None)->Sequence:
+    "At most this many rows, at equal distances; all of them for None."
+    if limit is None or limit >= len(rows): return rows
+    return [rows[i*len(rows)//limit] for i in range(limit)]
+
+
 # %% ../nbs/32_measuring.ipynb #09b7a3bb
 def text_source(
     task:str|None,     # name of a task, or
     text:Path|None,    # a file or pipe, "-" for the standard input
     data_dir:str|None, # folder with the tasks' files
     hub:bool,          # allow downloads
-    limit:int|None,    # texts, from the start; None for all
+    limit:int|None,    # texts: of a task spread over its rows, of a file from its start; None for all
     again:bool=False,  # whether the texts are wanted more than once
     column:str|None=None, # of a table; None for a file of lines
 )->tuple[Callable[[],Texts],str]: # a function that starts reading, and where the texts come from
@@ -254,7 +261,7 @@ def text_source(
         return _line_source(path, limit, again), name
     from istar_nb.tasks import load_task
     data = load_task(task, data_dir, hub)
-    def read(): return (tuple(row[c] for c in data.task.texts) for row in islice(data.train, limit))
+    def read(): return (tuple(row[c] for c in data.task.texts) for row in _spread(data.train, limit))
     return read, f"{task} (training rows)"
 
 # %% ../nbs/32_measuring.ipynb #b15cafc6

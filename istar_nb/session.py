@@ -25,7 +25,7 @@ from .methods import METHODS
 from .records import model_sha256
 from .runs import RunConfig, task_of
 from .second_stage import split_indices
-from .states import HiddenStates
+from .states import HiddenStates, is_causal
 from .tasks import Task, load_task
 
 # %% ../nbs/25_session.ipynb #d50fbaf3
@@ -60,7 +60,7 @@ def make_model(
     if isinstance(encoder, ClsModel): encoder = encoder.encoder    # a saved one; only its encoder is taken
     make = METHODS[config.method].transform
     transform = make(config, encoder.config.hidden_size) if make else None
-    token = "last" if encoder.config.model_type == "gpt2" else "first"    # a causal model has seen all only at the end
+    token = "last" if is_causal(encoder) else "first"    # a causal model has seen all only at the end
     return Encoder(ClsModel(encoder, task.num_labels, transform, token=token), tokenizer)
 
 # %% ../nbs/25_session.ipynb #ea3a14d9

@@ -51,9 +51,6 @@ def counted(
     if mask.shape != wanted:
         raise ValueError(f"`mask` must be {wanted} for `x` of shape {tuple(x.shape)}, "
                          f"but has shape {tuple(mask.shape)}")
-    if mask.is_floating_point() and (mask < 0).any():
-        raise ValueError("`mask` has negative values, like one that is added to attention scores: "
-                         "a mask is wanted in which non-zero marks what counts")
     return token_mask(mask if x.ndim == 3 else mask[:, None], tokens).view(wanted)
 
 # %% ../nbs/05_streaming.ipynb #c2ff6ba2

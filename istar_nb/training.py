@@ -116,7 +116,7 @@ def padding_gradient(
     states:HiddenStates,      # of a micro-batch
 )->dict[str,float|None]:      # None where a batch is too small to tell
     "IsoScore of the real tokens alone, and the share of the penalty's squared gradient that falls on padding."
-    leaves = HiddenStates([layer.detach().requires_grad_() for layer in states.layers], states.mask)
+    leaves = replace(states, layers=[layer.detach().requires_grad_() for layer in states.layers])
     real = defined(lambda: pooled_isoscore(states, group=all_processes()))
     session.penalty.eval()    # a moving reference is not updated twice
     try: gradients = torch.autograd.grad(session.penalty(leaves), leaves.layers, allow_unused=True)

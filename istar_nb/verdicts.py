@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['least_pairs', 'nan', 'words', 'Kind', 'own', 'Estimate', 'paired_estimate', 'sampled_estimate',
-           'correlation_estimate', 'decide', 'seeds_needed', 'number', 'Claim', 'needed', 'correct', 'probability',
-           'claim_cells', 'claims_table', 'plot_estimates', 'pairs_of', 'differences', 'comparison_table',
-           'best_elsewhere', 'conditions', 'rows_of', 'listed', 'strength_color']
+           'correlation_estimate', 'decide', 'seeds_needed', 'number', 'Claim', 'correct', 'probability', 'claim_cells',
+           'claims_table', 'plot_estimates', 'pairs_of', 'differences', 'comparison_table', 'best_elsewhere',
+           'conditions', 'rows_of', 'listed', 'strength_color']
 
 # %% ../nbs/50_verdicts.ipynb #450e6e02
 import math
@@ -19,7 +19,8 @@ import numpy as np
 
 from .figures import method_color, new_axes, signed
 from .records import iterate_records
-from .statistics import check_columns, finite_values, holm, paired_differences, power, spearman, summarise
+from .statistics import (check_columns, detectable_effect, finite_values, holm, paired_differences, power,
+                                   spearman, summarise)
 from .grids import grid
 
 # %% ../nbs/50_verdicts.ipynb #49b87047
@@ -116,17 +117,16 @@ def decide(
 # %% ../nbs/50_verdicts.ipynb #db2b6bed
 def seeds_needed(
     effect:float,       # true mean of the differences
-    sd:float,           # their standard deviation
+    sd:float,           # their standard deviation, above 0
     wanted:float=0.8,   # probability of detecting the effect
     most:int=10_000,    # largest number of pairs considered
 )->int|None:            # at least 3; None where even `most` are too few
     "How many pairs a t test at the 0.05 level needs."
-    if not sd >= 0: raise ValueError(f"`sd` must be a standard deviation, not {sd}")
-    if effect == 0 or power(effect, sd or 1e-300, most) < wanted: return None
+    if effect == 0 or power(effect, sd, most) < wanted: return None
     low, high = least_pairs - 1, most
     while high - low > 1:
         middle = (low + high)//2
-        low, high = (low, middle) if power(effect, sd or 1e-300, middle) >= wanted else (middle, high)
+        low, high = (low, middle) if power(effect, sd, middle) >= wanted else (middle, high)
     return high
 
 # %% ../nbs/50_verdicts.ipynb #85b1457a
@@ -175,12 +175,16 @@ class Claim:
         return number(e.effect) + within
 
 # %% ../nbs/50_verdicts.ipynb #1a277c42
-def needed(
-    claim:Claim, # one with at least three pairs
-)->int|None:     # None where even 10,000 seeds are too few
-    "How many seeds it takes to detect the paper's effect, or ours where the paper prints none."
-    effect = claim.effect if claim.effect is not None else claim.found.effect
-    return seeds_needed(math.atanh(effect) if claim.found.ranks else effect, claim.found.sd)
+def _seeds_or_size(
+    claim:Claim, # one with at least three pairs that differ
+)->str:
+    "How many seeds would detect the paper's effect or, where it prints none, which effect these seeds would detect."
+    found = claim.found
+    if claim.effect is None:
+        size = detectable_effect(found.sd, found.seeds)
+        return f"an effect of at least {math.tanh(size) if found.ranks else size:.2g}"
+    seeds = seeds_needed(math.atanh(claim.effect) if found.ranks else claim.effect, found.sd)
+    return f"{seeds} {found.unit}" if seeds else "more than 10,000 seeds"
 
 # %% ../nbs/50_verdicts.ipynb #1ae7cfd3
 def _what_it_takes(
@@ -190,9 +194,7 @@ def _what_it_takes(
     if claim.reason: return claim.reason
     if claim.word not in ("too wide", "undecided"): return "three seeds" if claim.word == "not run" else ""
     if claim.effect == 0: return "no number of seeds can show that an effect is zero"
-    if claim.found.sd == 0: return "seeds that differ"
-    seeds = needed(claim)
-    return f"{seeds} {claim.found.unit}" if seeds else "more than 10,000 seeds"
+    return "seeds that differ" if claim.found.sd == 0 else _seeds_or_size(claim)
 
 # %% ../nbs/50_verdicts.ipynb #155a54c0
 def correct(
@@ -223,7 +225,8 @@ def claim_cells(
     if claim.effect is not None: said = f"{number(claim.effect)} {claim.source}".strip()
     ours = f"{claim.ours} {claim.unit}" if claim.ours else ""
     seeds = str(claim.found.seeds or "")
-    return [claim.text, said, ours, seeds, claim.word, probability(claim.adjusted), _what_it_takes(claim)]
+    word = claim.word if claim.survives or claim.word not in ("holds", "opposite") else f"{claim.word}, uncorrected"
+    return [claim.text, said, ours, seeds, word, probability(claim.adjusted), _what_it_takes(claim)]
 
 # %% ../nbs/50_verdicts.ipynb #924d204e
 def claims_table(
@@ -231,7 +234,7 @@ def claims_table(
     linked:bool=False,       # whether to name and link each claim's page
 )->str:                      # Markdown
     "Claims with the paper's effect beside ours."
-    head = ["claim", "the paper's effect", "ours, 95 % interval", "seeds", "verdict", "p, Holm", "what it would take"]
+    head = ["claim", "the paper's effect", "ours, 95 % interval", "seeds", "verdict", "p, Holm", "to decide it"]
     rows = [claim_cells(c) for c in claims]
     if linked: head, rows = ["page", *head], [[f"[{c.where}]({c.page}.ipynb)", *row] for c, row in zip(claims, rows)]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"]*len(head), *rows))

@@ -1,5 +1,6 @@
 "The lines that the README offers do what it says, as they are printed there."
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -13,15 +14,15 @@ from istar_nb.tasks import TASKS, load_task
 README = Path(__file__).parents[1]/"README.md"
 
 
-def five_lines()->tuple[str,str]: # what comes before the loop, and one step of it
-    "The penalty in a loop, as it is printed."
+def printed_loop()->tuple[str,str]: # what comes before the batches, and one step
+    "The penalty in a loop, as it is printed: one epoch begins, and one batch follows."
     block, = (block for block in re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
               if "penalty" in block)
-    before, step = block.split("...\n")
-    return before, re.sub("^    ", "", step, flags=re.MULTILINE)
+    before, step = block.split("    for batch in loader:\n")
+    return before, textwrap.dedent(step)
 
 
-def test_the_five_lines_take_the_reference_without_dropout():
+def test_the_loop_takes_the_reference_without_dropout():
     rows = [dict(sentence=row["sentence"], label=i % 2) for i, row in enumerate(load_task("stdlib-docs").train[:64])]
     torch.manual_seed(0)
     model, tokenizer = load_encoder("tiny-bert", TASKS["cola"])
@@ -29,8 +30,8 @@ def test_the_five_lines_take_the_reference_without_dropout():
     scores, before_training = {}, torch.get_rng_state()
     for mode in (True, False):
         torch.set_rng_state(before_training)
-        before, step = five_lines()
-        names = dict(model=model.train(mode), loader=loader, lam=0.1, batch=next(iter(loader)))
+        before, step = printed_loop()
+        names = dict(model=model.train(mode), loader=loader, lam=0.1, epochs=1, batch=next(iter(loader)))
         torch.set_rng_state(before_training)
         exec(before, names)
         assert model.training == mode and torch.equal(torch.get_rng_state(), before_training)
