@@ -62,8 +62,10 @@ def _runs_table(root:str, every_epoch:bool, against:str|None)->tuple["pd.DataFra
 # %% ../nbs/61_cli.ipynb #ab4f5220
 def _of_one_type(table:"pd.DataFrame")->"pd.DataFrame":
     "The table with text in columns that mix numbers and words."
-    mixed = [name for name in table if table[name].dtype == object and table[name].dropna().map(type).nunique() > 1]
-    return table.assign(**{name: table[name].map(str, na_action="ignore") for name in mixed})
+    def plain(column):
+        mixed = column.dtype == object and column.dropna().map(type).nunique() > 1
+        return column.map(str, na_action="ignore") if mixed else column
+    return table.apply(plain)
 
 
 # %% ../nbs/61_cli.ipynb #2f9522f5
