@@ -207,16 +207,6 @@ class _Merging:
         if self.count < 2: raise ValueError(f"a covariance needs n ≥ 2 points, and {self.count} were seen")
         return (self.scatter/(self.count-1)).float()
 
-    def state_dict(self)->dict: # count (), mean (d,) and scatter (d, d) tensors; empty when nothing was seen
-        "What to save; `load_state_dict` takes it back."
-        if self.count == 0: return {}
-        return dict(count=torch.tensor(self.count), mean=self.mean.clone(), scatter=self.scatter.clone())
-
-    def load_state_dict(self, state:dict)->None: # as `state_dict` gave it
-        "Forget everything and take the saved state."
-        self.__init__()
-        if state: self._add(int(state["count"]), state["mean"], state["scatter"])
-
 # %% ../nbs/01_covariance.ipynb #28b23f57
 class Moments(_Merging):
     "Count, mean and scatter of points seen a batch at a time, on any number of processes."

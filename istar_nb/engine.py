@@ -57,19 +57,6 @@ def parameter_groups(model:nn.Module, weight_decay:float)->list[dict]:
     plain = [p for p in model.parameters() if p.ndim <= 1]
     return [dict(params=decayed, weight_decay=weight_decay), dict(params=plain, weight_decay=0.)]
 
-# %% ../nbs/24_engine.ipynb #16931285
-def _make_optimizer(
-    model:nn.Module,       # to train
-    config:Described,      # with `lr`, `weight_decay` and `warmup`
-    updates:int,           # of the whole training
-    schedule:str="linear", # as transformers calls it
-)->tuple:                  # AdamW, and the schedule of its learning rate
-    "AdamW with a learning rate that first rises."
-    from transformers import get_scheduler
-    optimizer = torch.optim.AdamW(parameter_groups(model, config.weight_decay), lr=config.lr, fused=True)
-    warmup = math.ceil(config.warmup*updates)
-    return optimizer, get_scheduler(schedule, optimizer, num_warmup_steps=warmup, num_training_steps=updates)
-
 # %% ../nbs/24_engine.ipynb #231b2e96
 class _Progress:
     "Where a training runs, and how far it has come."
@@ -108,7 +95,11 @@ class Session(_Progress):
 
     def optimize(self, model:nn.Module, updates:int, schedule:str="linear")->None:
         "Put a model, its optimizer and the schedule of its learning rate on the right device and processes."
-        optimizer, self.schedule = _make_optimizer(model, self.config, updates, schedule)
+        from transformers import get_scheduler
+        c = self.config
+        optimizer = torch.optim.AdamW(parameter_groups(model, c.weight_decay), lr=c.lr, fused=True)
+        self.schedule = get_scheduler(schedule, optimizer, num_warmup_steps=math.ceil(c.warmup*updates),
+                                      num_training_steps=updates)
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
 
     @property

@@ -81,7 +81,7 @@ class JointLoss(nn.Module):
     )->Tensor:                 # () L̂; differentiable in both
         "The joint loss of a batch, which in train mode then enters the averages."
         losses = torch.stack([task_loss.float(), isotropy_loss.float()])
-        values = self.over_processes(losses.detach())
+        values, = averaged([losses.detach()], processes_of(self.scope))
         means = torch.where(self.count == 0, values, self.means.float())
         if not self.begun and not (means > 0).all():
             raise ValueError(f"the first losses must be positive, and are {means.tolist()}")
@@ -96,10 +96,6 @@ class JointLoss(nn.Module):
     def _load_from_state_dict(self, *args):
         self.begun = False
         super()._load_from_state_dict(*args)
-
-    def over_processes(self, values:Tensor)->Tensor:
-        "Losses averaged over processes."
-        return averaged([values], processes_of(self.scope))[0]
 
 # %% ../nbs/13_isolayer.ipynb #9b7a374f
 def _isobn_scales(

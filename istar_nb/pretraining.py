@@ -180,22 +180,13 @@ def pretrain_update(session:Pretraining)->dict:
     return dict(update=number+1, lr=lr, mlm_loss=mlm.item(), penalty=None if penalty is None else penalty.item(),
                 grad_norm=float(norm), batch_isoscore=score.item())
 
-# %% ../nbs/26_pretraining.ipynb #ec35a1c9
-def _single_batch(
-    session:Pretraining, # the run
-    start:int,           # first of 64 held-out texts
-)->dict:                 # `input_ids` and `attention_mask`, (64, T) on the host
-    "Some held-out texts by themselves, padded."
-    part = [torch.tensor(ids) for ids in session.singles[start:start+64]]
-    def padded(rows, value): return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=value)
-    return dict(input_ids=padded(part, session.tokenizer.pad_token_id),
-                attention_mask=padded([torch.ones_like(x) for x in part], 0))
-
 # %% ../nbs/26_pretraining.ipynb #82c7eccc
 def _held_out_geometry(session:Pretraining)->dict:
     "Isotropy and dimension of the states of held-out texts, as plain numbers."
     generator, moments, cls, tokens = generator_of(0, 0), LayerMoments(), [], []
-    batches = (_single_batch(session, start) for start in range(0, len(session.singles), 64))
+    batches = (session.tokenizer.pad(dict(input_ids=session.singles[start:start+64]), padding_side="right",
+                                     return_tensors="pt", verbose=False)
+               for start in range(0, len(session.singles), 64))
     for _, states in read_states(session.model.base_model, batches, host_masked):
         moments.add(states)
         sizes = states.mask.sum(1)

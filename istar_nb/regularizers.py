@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .batch_scores import PooledUnbiasedScore, check_sentences, facts_of
+from .batch_scores import PooledUnbiasedScore, check_sentences
 from .covariance import Moments, check_covariance, check_zeta
 from .points import working_dtype
 from .precision import check_precision, format_of, products_in
@@ -247,7 +247,7 @@ def batch_zeta(
         totals, _ = sentence_totals(clouds, states.sentences(tokens), group)
         cov, squared = totals.products/(totals.powers[0]-1), totals.traces().squared
         zeta = zeta_star(cov, reference.cov.to(cov)/totals.scale/totals.scale, squared)
-        return zeta, facts_of(totals, torch.ones_like(squared))
+        return zeta, torch.cat([totals.facts, torch.ones_like(squared)[None]])
 
 # %% ../nbs/10_regularizers.ipynb #8d727509
 @torch.no_grad()

@@ -30,12 +30,6 @@ named = ("task", "model", "method", "lam", "relative", "seed")  # what names a s
 
 option_names = {"zeta": "ζ", "layers": "layer", "head": "head:", "batches": "batches:", "tokens": "tokens:"}
 
-def _plain_run_of(
-    config:RunConfig, # any run
-)->str:               # its id
-    "The same run without a method."
-    return replace(config, method="none", lam=None, relative=None, target=None).id
-
 # %% ../nbs/41_run_explorer.ipynb #fe483390
 def _own_options(
     config:RunConfig, # any run
@@ -95,7 +89,8 @@ def compact_runs(
         configs = [RunConfig.from_dict(record.config) for record in records]
         for record, config, name in zip(records, configs, _setting_names(configs)):
             settings[list(METHODS).index(config.method), config.lam or 0, name] = config
-            rows.append(_run_row(record) | dict(data=data, name=name, twin=_plain_run_of(config)))
+            plain = replace(config, method="none", lam=None, relative=None, target=None)
+            rows.append(_run_row(record) | dict(data=data, name=name, twin=plain.id))
     numbers = {name: i for i, (*_, name) in enumerate(sorted(settings))}
     places = {row["id"]: i for i, row in enumerate(rows)}
     columns = {key: [row[key] for row in rows] for key in ("data", "seed", "metric", "score", "isoscore", "layers")}

@@ -189,16 +189,3 @@ def best_of(
     "The candidate with the best held-out score among those of one sign, the first of equals."
     able = points[(points.task == task) & (points.model == model) & (points.lam*sign > 0)]
     return None if able.empty else able.loc[able.held_out.idxmax()]
-
-# %% ../nbs/34_selection.ipynb #15cdb689
-def _how_chosen(
-    points,     # pandas DataFrame from `candidates`
-    task:str,   # where the choice was made
-    model:str,  # likewise
-    lam:float,  # λ, not 0
-)->str:
-    "How a strength came about, in words."
-    best = best_of(points, task, model, 1 if lam > 0 else -1)
-    if best is None or best.lam != lam: return "not selected"
-    equals = (points.task == task) & (points.model == model) & (points.lam*lam > 0) & (points.held_out == best.held_out)
-    return "selected on held-out rows" if equals.sum() == 1 else "first of equals on held-out rows"

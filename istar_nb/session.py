@@ -70,17 +70,6 @@ def _recompute_states(model:nn.Module)->None:
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable(dict(use_reentrant=False))
 
-# %% ../nbs/25_session.ipynb #1bd157b5
-def _draw_rows(
-    rows:list,          # any
-    limit:int|None,     # how many; None for all
-    seed:int,           # of the draw
-)->list:                # in their order
-    "Some rows, drawn at random."
-    if limit is None or limit >= len(rows): return rows
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
-    return [rows[i] for i in sorted(order[:limit].tolist())]
-
 # %% ../nbs/25_session.ipynb #dc573b6c
 def _split_rows(
     rows:list,          # any
@@ -98,7 +87,9 @@ class _Rows(Engine):
         c = self.config
         self.data = load_task(task_of(c), data_dir=data_dir, hub=hub)
         self.task, self.data_sha256 = self.data.task, self.data.sha256
-        self.train_rows, self.validation_rows = _draw_rows(self.data.train, c.limit, c.seed), self.data.validation
+        self.train_rows, self.validation_rows = self.data.train, self.data.validation
+        if c.limit is not None and c.limit < (n := len(self.train_rows)):
+            self.train_rows = _split_rows(self.train_rows, c.limit/n, c.seed)[1]
         if c.hold_out: self.train_rows, self.validation_rows = _split_rows(self.train_rows, c.hold_out, c.seed)
         if c.method == "isolayer": self.train_rows, self.stop_rows = _split_rows(self.train_rows, 0.3, c.seed)
 

@@ -43,18 +43,6 @@ def token_mask(
     if tokens == "real": return real
     return real & ((real.flip(1).cumsum(1).flip(1) if causal else real.cumsum(1)) == 1)
 
-# %% ../nbs/00_states.ipynb #628b6d36
-def _select_tokens(
-    states:Tensor,      # (B, T, d) hidden states
-    mask:Tensor,        # (B, T) bool or integer; non-zero marks a real token
-    tokens:str="real",  # "real", "cls" or "all"; see `token_mask`
-)->Tensor:              # (n, d) the chosen states, sentence by sentence
-    "The states of the chosen tokens as points."
-    if states.ndim != 3 or states.shape[:2] != mask.shape:
-        raise ValueError("`states` must be (B, T, d) with a (B, T) `mask`, "
-                         f"got {tuple(states.shape)} and {tuple(mask.shape)}")
-    return states[token_mask(mask, tokens)]
-
 # %% ../nbs/00_states.ipynb #58deb1c3
 def choose_layers(
     layers:int|Sequence[int]|str|None, # numbers from 0 to L, negative from the end; None for 1…L, "all" for 0…L
@@ -197,13 +185,6 @@ class _Tokens(_Batch):
         numbers, lengths = side_by_side(chosen)
         return Sentences(rows, numbers.to(rows.device, non_blocking=rows.device.type == "cuda"), lengths)
 
-# %% ../nbs/00_states.ipynb #baf1f2f6
-def _of_one_width(clouds:list[Tensor])->list[Tensor]: # (B, T, d) each
-    "Layers that can be counted as one cloud; an error if their dimensions differ."
-    widths = {cloud.shape[-1] for cloud in clouds}
-    if len(widths) > 1: raise ValueError(f"`layers` have different dimensions {sorted(widths)}: score them one by one")
-    return clouds
-
 # %% ../nbs/00_states.ipynb #31d9e7d9
 class HiddenStates(_Tokens):
     "The states of every layer for one batch."
@@ -232,7 +213,11 @@ class HiddenStates(_Tokens):
         layers:int|Sequence[int]|str|None=None, # which layers; see `choose_layers`
     )->list[Tensor]:                            # (B, T, d) each, with the same d
         "The states of the chosen layers, to be counted as one cloud."
-        return _of_one_width([self.layer(l) for l in self.choose(layers)])
+        clouds = [self.layer(l) for l in self.choose(layers)]
+        widths = {cloud.shape[-1] for cloud in clouds}
+        if len(widths) > 1:
+            raise ValueError(f"`layers` have different dimensions {sorted(widths)}: score them one by one")
+        return clouds
 
     def points(self,
         layer:int=-1,      # which layer

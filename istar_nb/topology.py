@@ -214,20 +214,6 @@ def _global_batch(
     parts[process_rank(group)] = x.detach() + len(parts)*(x - x.detach())
     return torch.cat(parts), torch.cat(gathered(labels.to(x.device).long(), counts, group)) if by_class else None
 
-# %% ../nbs/12_topology.ipynb #9db5b9a9
-def _class_entropy(
-    x:Tensor,                        # (n, d) points of this process
-    labels:Tensor|None,              # (n,) integers; not looked at unless `by_class`
-    selection:str,                   # which bars: "atienza", "released" or "none"; see `select_bars`
-    by_class:bool,                   # sum over classes; False for one barcode of the whole batch
-    normalize:bool,                  # divide each entropy by the logarithm of the number of its bars
-    group:"dist.ProcessGroup|None",  # processes whose points count as one batch; None for this one alone
-)->Tensor:                           # () ≥ 0, of all processes
-    "The sum of the classes' entropies."
-    x, labels = _global_batch(x, labels, group, by_class)
-    features = _class_features(x, labels, selection)
-    return torch.stack([_entropy_of(bars, len(bars) if normalize else 1) for bars in features]).sum()
-
 # %% ../nbs/12_topology.ipynb #f3be5f15
 class PreparedPenalty(torch.autograd.Function):
     "A value that is known already, with the gradient that is known too."
@@ -317,4 +303,5 @@ class EntropyRegularizer(_Prepared):
 
     def penalty(self, x:Tensor, labels:Tensor|None)->Tensor: # () ≤ 0, of all processes
         "Minus the sum of the classes' entropies."
-        return -_class_entropy(x, labels, self.selection, self.by_class, self.normalize, self.group)
+        features = _class_features(*_global_batch(x, labels, self.group, self.by_class), self.selection)
+        return -torch.stack([_entropy_of(bars, len(bars) if self.normalize else 1) for bars in features]).sum()

@@ -44,18 +44,6 @@ class _FourthMoments(Moments):
         self.cubic, self.quartic = (a + b for a, b in sums)
         return super().merge(other)
 
-    def state_dict(self)->dict: # of `Moments`, with cubic (d,) and quartic () tensors
-        "What to save; `load_state_dict` takes it back."
-        return super().state_dict() | (dict(cubic=self.cubic, quartic=self.quartic) if self.count else {})
-
-    def load_state_dict(self, state:dict)->None: # as `state_dict` gave it
-        "Forget everything and take the saved state."
-        if lacking := [name for name in ("cubic", "quartic") if state and name not in state]:
-            raise ValueError(f"`state` has no {' and no '.join(lacking)}: it is of `Moments`, "
-                             "which know no fourth powers")
-        super().load_state_dict(state)
-        self.cubic, self.quartic = state.get("cubic", 0.), state.get("quartic", 0.)
-
 # %% ../nbs/14_transforms.ipynb #cf5a229c
 class NormMoments(_FourthMoments):
     "Moments with the third and fourth sums that Ledoit & Wolf's coefficient needs; of any number of batches."
@@ -168,8 +156,6 @@ class MomentTransformer(_Learner):
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-    def _more_tags(self): return dict(preserves_dtype=[np.float64, np.float32])  # scikit-learn before 1.6
 
 # %% ../nbs/14_transforms.ipynb #62c8e7ae
 class _WhiteningMap(ClassNamePrefixFeaturesOutMixin, MomentTransformer):
