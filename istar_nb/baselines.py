@@ -177,7 +177,7 @@ class Uniformity(LayerPenalty):
         scope:str="global",                     # "global": the batch of all processes; "local": each its own
     ):
         super().__init__(layers, tokens, scope)
-        if not 0 < t <= 20: raise ValueError(f"`t` must lie in (0, 20], not {t!r}")
+        if not 0 < t <= 20: raise ValueError(f"`t` must be greater than 0 and at most 20, not {t!r}")
         self.t = float(t)
 
     def penalties(self, clouds:list[Tensor])->list[Tensor]: # () in [-4t, 0] each
@@ -239,7 +239,7 @@ class RelativeStrength(_Norms):
     ):
         super().__init__()
         if not math.isfinite(fraction): raise ValueError(f"`fraction` must be finite, not {fraction!r}")
-        if not 0 < average <= 1: raise ValueError(f"`average` must lie in (0, 1], not {average!r}")
+        if not 0 < average <= 1: raise ValueError(f"`average` must be greater than 0 and at most 1, not {average!r}")
         if not isinstance(every, int) or every < 1:
             raise ValueError(f"`every` must be a whole number of updates, at least 1, not {every!r}")
         self.fraction, self.past, self.every = float(fraction), 1 - average, every

@@ -271,5 +271,5 @@ def main(
         print(f"istar: {e}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("\nistar: stopped; the same command goes on from the last checkpoint", file=sys.stderr)
+        print("\nistar: stopped. Run the same command again to resume from the last checkpoint.", file=sys.stderr)
         sys.exit(130)

@@ -76,7 +76,7 @@ def check_zeta(
 )->float:        # the value, if valid, as a float in [0, 1]
     "`zeta`, or an error if it is no shrinkage."
     zeta = float(zeta)
-    if not 0 <= zeta <= 1: raise ValueError(f"`zeta` must lie in [0, 1], not {zeta}")
+    if not 0 <= zeta <= 1: raise ValueError(f"`zeta` must be between 0 and 1, not {zeta}")
     return zeta
 
 # %% ../nbs/01_covariance.ipynb #db32f414

@@ -203,7 +203,7 @@ def two_nn_with_error(
     discard:float=0.1,    # share of the largest ratios left out, in (0, 1)
 )->Dimension:             # float32 (float64 for float64 `x`) values
     "Intrinsic dimension by the TwoNN estimator, with its standard error and the number of points it rests on."
-    if not 0 < discard < 1: raise ValueError(f"`discard` must lie between 0 and 1, not {discard}")
+    if not 0 < discard < 1: raise ValueError(f"`discard` must be greater than 0 and less than 1, not {discard}")
     x = as_points(x, min_points=3)
     logs = _neighbor_ratios(neighbor_distances(x, 2))
     l, y, relative = _fit_line(logs, discard)

@@ -280,7 +280,7 @@ def _plot_tree(
     step = 3*rate*found.gradient
     ax.quiver(*x.T, *step.T, angles="xy", scale_units="xy", scale=1, color=okabe_ito["vermillion"], width=0.008)
     ax.plot(*x.T, "o", color="black")
-    ax.set(xlim=(-1.7, 1.7), ylim=(-1.7, 1.7), aspect="equal")
+    ax.set(xlabel="x₁", ylabel="x₂", xlim=(-1.7, 1.7), ylim=(-1.7, 1.7), aspect="equal")
     return ax
 
 # %% ../nbs/40_explore.ipynb #73e494b5
@@ -289,11 +289,14 @@ def _plot_bars(
     ax,            # matplotlib axes
 ):                 # the axes
     "Bars, longest first; the selected ones in blue."
+    from matplotlib.patches import Patch
     order = found.bars.argsort(descending=True)
-    colors = [okabe_ito["blue"] if k in found.features else "0.7" for k in order.tolist()]
-    ax.barh(range(len(order)), found.bars[order].tolist(), color=colors)
-    ax.set(xlabel="length of the bar", yticks=[])
+    blue, grey = okabe_ito["blue"], "0.7"
+    ax.barh(range(len(order)), found.bars[order].tolist(),
+            color=[blue if k in found.features else grey for k in order.tolist()])
+    ax.set(xlabel="length of the bar", ylabel="edge of the tree, longest first", yticks=[])
     ax.invert_yaxis()
+    ax.legend(handles=[Patch(color=blue, label="selected"), Patch(color=grey, label="not selected")], loc="lower right")
     return ax
 
 # %% ../nbs/40_explore.ipynb #c8fae712

@@ -69,7 +69,8 @@ class JointLoss(nn.Module):
         scope:str="global",     # "global": averages are over all processes; "local": each its own
     ):
         super().__init__()
-        if not 0 < smoothing < 1: raise ValueError(f"`smoothing` must lie in (0, 1), not {smoothing}")
+        if not 0 < smoothing < 1:
+            raise ValueError(f"`smoothing` must be greater than 0 and less than 1, not {smoothing}")
         self.smoothing, self.scope = smoothing, check_scope(scope)
         self.register_buffer("means", torch.zeros(2, dtype=torch.float32))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
@@ -156,7 +157,8 @@ class IsoBN(_RunningStatistics):
         scope:str="global",         # "global": statistics of the batch of all processes; "local": each its own
     ):
         if dim < 2: raise ValueError(f"`dim` must be at least 2, not {dim}")
-        if not 0 < momentum <= 1: raise ValueError(f"`momentum` must lie in (0, 1], not {momentum}")
+        if not 0 < momentum <= 1:
+            raise ValueError(f"`momentum` must be greater than 0 and at most 1, not {momentum}")
         super().__init__(dim)
         self.settings = dict(dim=dim, momentum=momentum, eps=eps, bias_correction=bias_correction,
                              scope=check_scope(scope))

@@ -300,7 +300,7 @@ def pretrain(
     checkpoints:str|Path|None=None,   # local folder for unfinished runs; None: checkpoints in a local root or runs
     checkpoint_every:int=100,         # updates between checkpoints
     progress:bool=True,               # show a progress bar
-    remake:bool=False,                # make a run anew whose record comes from other texts, or with another model
+    remake:bool=False,                # rerun a run whose record comes from other texts or another model
 )->PretrainRecord:                    # of this run, just made or made before
     "Pre-train a new or given encoder on texts of tasks; keep the model and record how loss and isotropy moved."
     if not isinstance(checkpoint_every, int) or checkpoint_every < 1:

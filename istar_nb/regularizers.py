@@ -128,7 +128,7 @@ def _check_target(
 )->float|None:          # the value, if valid
     "`target`, or an error if no score can reach it."
     if target is not None and not 0 < target < 1:
-        raise ValueError(f"`target` must lie between 0 and 1, or be None, not {target!r}")
+        raise ValueError(f"`target` must be None, or greater than 0 and less than 1, not {target!r}")
     return target
 
 # %% ../nbs/10_regularizers.ipynb #0d9450b3
@@ -279,7 +279,7 @@ class IStar(_Referenced):
         self.zeta = zeta if zeta == "auto" else check_zeta(zeta)
         self.reference_points, self.average = reference_points, average
         if average is not None and not (0 < average <= 1 and self.needs_reference):
-            raise ValueError(f"`average` must lie in (0, 1] and needs `zeta` above 0, "
+            raise ValueError(f"`average` must be greater than 0 and at most 1, and needs `zeta` above 0, "
                              f"not {average!r} with zeta={zeta!r}")
         self.register_buffer("cov_ref", None if cov_ref is None else self.check_reference(cov_ref))
 

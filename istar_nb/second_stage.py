@@ -50,7 +50,7 @@ def split_indices(
     seed:int=0,          # decides the draw
 )->tuple[list[int],list[int]]: # ascending
     "The 70/30 split of the training examples (Section 4.1), drawn before fine-tuning."
-    if not 0 < fraction < 1: raise ValueError(f"`fraction` must lie in (0, 1), not {fraction}")
+    if not 0 < fraction < 1: raise ValueError(f"`fraction` must be greater than 0 and less than 1, not {fraction}")
     generator, second = torch.Generator().manual_seed(seed), round(n*fraction)
     order = torch.randperm(n, generator=generator, device="cpu").tolist()
     return sorted(order[second:]), sorted(order[:second])

@@ -34,7 +34,7 @@ def _check_selection(configs:Sequence[RunConfig], hold_out:float, seeds:Sequence
         known = (task.metric, *task.also, *geometry_scores)
         if metric not in known:
             raise ValueError(f"`metric` must be one number of an epoch ({', '.join(known)}), not {metric!r}")
-    if not 0 < hold_out < 1: raise ValueError(f"`hold_out` must lie in (0, 1), not {hold_out}")
+    if not 0 < hold_out < 1: raise ValueError(f"`hold_out` must be greater than 0 and less than 1, not {hold_out}")
     if any(c.hold_out for c in configs):
         raise ValueError("`hold_out` is an argument of a selection and must not be set in its grid")
     if not seeds: raise ValueError("`selection_seeds` must hold at least one seed")
@@ -88,7 +88,7 @@ def _save_selection(
     record:dict,   # of a selection
     root:str|Path, # folder or fsspec URL of the store
 )->str:            # its path
-    "Write the record of a selection, whole or not at all; the same selection made again takes its place."
+    "Write the record of a selection, whole or not at all; repeating the selection replaces it."
     fs, base = open_root(root)
     folder = f"{base.rstrip('/')}/selection"
     question = [record[k] for k in ("hold_out", "selection_seeds", "by", "metric")]

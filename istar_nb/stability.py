@@ -45,7 +45,7 @@ def shrunk_scores(
     d = check_covariance(cov).shape[0]
     a, b = cov.double(), check_covariance(cov_ref, d, "cov_ref").double()
     z = torch.as_tensor(zetas, dtype=torch.float64)
-    if not ((z >= 0) & (z <= 1)).all(): raise ValueError(f"`zetas` must lie in [0, 1], not {list(zetas)}")
+    if not ((z >= 0) & (z <= 1)).all(): raise ValueError(f"`zetas` must be between 0 and 1, not {list(zetas)}")
     batch, reference = (a.trace(), a.square().sum(), (a*b).sum()), (b.trace(), b.square().sum())
     return ratio_score(mixture_traces(batch, reference, z), d)
 

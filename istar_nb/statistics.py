@@ -98,7 +98,8 @@ def finite_values(values, least:int, name:str="values")->np.ndarray: # (n,) floa
 
 # %% ../nbs/30_statistics.ipynb #b453ff17
 def _check_confidence(confidence:float)->None:
-    if not 0 < confidence < 1: raise ValueError(f"`confidence` must lie in (0, 1), not {confidence}")
+    if not 0 < confidence < 1:
+        raise ValueError(f"`confidence` must be greater than 0 and less than 1, not {confidence}")
 
 # %% ../nbs/30_statistics.ipynb #cde315b2
 def student_interval(
@@ -140,7 +141,7 @@ def crossed_interval(
     resamples:int=1999,    # draws
     seed:int=0,            # of the draws
 )->Interval:
-    "Percentile interval for the mean difference of a metric over seeds, with seeds and rows drawn again."
+    "Percentile interval for the mean difference of a metric over seeds, with seeds and rows resampled."
     _check_confidence(confidence)
     a, b, y = (np.asarray(x) for x in (run, baseline, labels))
     if a.ndim != 2 or a.shape != b.shape or y.shape != a.shape[1:] or len(a) < 2:

@@ -265,7 +265,7 @@ def keep_record(record:RunRecord, root:str|Path)->RunRecord: # the one in the st
 # %% ../nbs/27_training.ipynb #762af781
 def open_session(config:RunConfig, root:str|Path, folder:Path, remake:bool=False, save_model:str|Path|None=None,
                  **options)->Session:
-    "A session that goes on from its checkpoint, if it has one; what cannot be carried out is an error here."
+    "A session, resumed from its checkpoint if it has one; what cannot be carried out is an error here."
     session = Session(config, **options)
     if save_model is not None:
         if METHODS[config.method].begin:
@@ -307,7 +307,7 @@ def train(
     progress:bool=True,               # show progress bars
     tracker:str|None=None,            # a tracker of accelerate, such as "tensorboard", that the log also goes to
     log_folder:str|Path|None=None,    # for trackers that write files; None: logs in a local root, else in runs
-    remake:bool=False,                # make a run anew whose record comes from other data or weights
+    remake:bool=False,                # rerun a run whose record comes from other data or weights
 )->RunRecord:                         # of this run, just made or made before
     "Fine-tune `config.model` on `config.task`, with its penalty, and record how score and isotropy moved."
     main, folder = int(os.environ.get("RANK", 0)) == 0, folder_beside(root, "checkpoints", checkpoints)/config.id
