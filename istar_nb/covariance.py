@@ -15,7 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .points import (about_mean, add_products_, as_points, blocks, centred_chunks, check_cloud, check_finite,
-                             host_numbers, magnitude, mirror_, peak, scalar_dtype, unit_of, working_dtype)
+                             check_tensor, from_numpy, host_numbers, magnitude, mirror_, peak, scalar_dtype, unit_of,
+                             working_dtype)
 
 # %% ../nbs/01_covariance.ipynb #d6d512ab
 class Scatter(NamedTuple):
@@ -85,9 +86,9 @@ def check_shape(
     d:int|None=None, # dimensions wanted; None for any
     name:str="cov",  # what the argument is called in an error
 )->Tensor:           # the value, if valid
-    "`cov`, or an error if it is not a floating-point (d, d) matrix."
-    if not isinstance(cov, Tensor): raise TypeError(f"`{name}` must be a torch tensor, not {type(cov).__name__}")
-    if not cov.is_floating_point(): raise TypeError(f"`{name}` must be floating point, not {cov.dtype}")
+    "`cov` as a tensor, or an error if it is not a floating-point (d, d) matrix."
+    if isinstance(cov, np.ndarray): cov = from_numpy(cov, name)
+    check_tensor(cov, name)
     if cov.ndim != 2 or cov.shape[0] != cov.shape[1] or cov.shape[0] != (d or cov.shape[0]) or cov.shape[0] < 2:
         wanted = f"({d}, {d})" if d else "(d, d) with d ≥ 2"
         raise ValueError(f"`{name}` must be {wanted}, but has shape {tuple(cov.shape)}")
@@ -114,7 +115,8 @@ def check_covariance(
     name:str="cov",  # what the argument is called in an error
 )->Tensor:           # the value, if valid
     "`cov`, or an error if it is not a finite, symmetric (d, d) matrix."
-    _covariance_peak(check_shape(cov, d, name), name)
+    cov = check_shape(cov, d, name)
+    _covariance_peak(cov, name)
     return cov
 
 # %% ../nbs/01_covariance.ipynb #aa4c8094
@@ -140,7 +142,8 @@ def participation_ratio(
     cov:Tensor, # (d, d) covariance, symmetric, not zero
 )->Tensor:      # () in [1, d]; float32 (float64 for float64 `cov`); differentiable
     "Participation ratio tr(Σ)²/‖Σ‖_F²: the number of dimensions `cov` uses evenly."
-    largest = _covariance_peak(check_shape(cov))
+    cov = check_shape(cov)
+    largest = _covariance_peak(cov)
     if largest == 0: raise ValueError("`cov` is zero: it has no participation ratio")
     with torch.autocast(cov.device.type, enabled=False):
         cov = cov.to(working_dtype(cov))/largest

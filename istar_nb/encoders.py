@@ -228,14 +228,28 @@ def load_pretrained(
         raise ValueError(f"`name` {name!r} is no alias ({', '.join(ALIASES)}), and no folder or cached hub model with "
                          f"{kind} could be read from it. To download from the hub, set hub=True (--hub).") from e
 
+# %% ../nbs/21_encoders.ipynb #9b93e2d6
+def _fit(name:str, model:nn.Module, tokenizer)->None:
+    "Cut texts where the model's positions end; an error for a tokenizer with words that the model does not have."
+    inner = model.encoder if isinstance(model, ClsModel) else model
+    words = inner.get_input_embeddings().num_embeddings
+    if len(tokenizer) > words:
+        raise ValueError(f"`name` {name!r} has a tokenizer with {len(tokenizer)} words, and a model for {words}")
+    places = getattr(inner.config, "max_position_embeddings", None) or 0
+    tables = [part for part_name, part in inner.named_modules() if part_name.endswith("position_embeddings")]
+    if tables and (padding := getattr(tables[0], "padding_idx", None)) is not None: places -= padding + 1
+    if places > 0: tokenizer.model_max_length = min(tokenizer.model_max_length, places)
+
+
 # %% ../nbs/21_encoders.ipynb #78536a54
 def load_encoder(
-    name:str,                   # an alias, a local folder, a hub id, or "scratch:" and the id of a pre-training
+    name:str|Path,              # an alias, a local folder, a hub id, or "scratch:" and the id of a pre-training
     task:Head=None,             # whose head to put on: of a task, of masked "words"; None for the bare encoder
     hub:bool=False,             # allow downloading from the Hugging Face hub
     use_safetensors:bool=True,  # False also accepts pickled weights: only from people you trust
 )->Encoder:                     # model in float32 and train mode off, and its tokenizer
     "A pretrained encoder with its tokenizer; a new head is drawn from torch's global generator."
+    name = str(name)
     if name.startswith("tiny-") and name not in ALIASES:
         raise ValueError(f"`name` {name!r} is unknown; tiny models: {', '.join(ALIASES[1:])}")
     with quiet():
@@ -243,6 +257,7 @@ def load_encoder(
         else: model, tokenizer = load_pretrained(name, task, hub, use_safetensors)
         if tokenizer.pad_token is None: tokenizer.pad_token = tokenizer.eos_token
         model.config.pad_token_id = tokenizer.pad_token_id
+        _fit(name, model, tokenizer)
     return Encoder(model.eval(), tokenizer)
 
 # %% ../nbs/21_encoders.ipynb #46eaec7f

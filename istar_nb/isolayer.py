@@ -89,6 +89,7 @@ class JointLoss(nn.Module):
         joint = (losses*(means.mean()/means)).mean()
         if self.training:
             weight = self.smoothing/(1 + self.count)
+            values = torch.where(values.isfinite(), values, means)    # one overflow must not stay for ever
             self.means.copy_(values*weight + means*(1 - weight))
             self.count += 1
             self.begun = True

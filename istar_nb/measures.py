@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['mean_cosine', 'OuterProducts', 'shares_of', 'spectrum', 'explained_variance', 'sv_anisotropy', 'effective_rank_of',
-           'effective_rank', 'partition_score', 'mean_activation', 'OutlierDimensions', 'chosen', 'outliers_of',
-           'outlier_dimensions', 'high_variance_dimensions']
+           'effective_rank', 'partition_score', 'mean_activation', 'OutlierDimensions', 'chosen', 'check_outliers',
+           'outliers_of', 'outlier_dimensions', 'high_variance_dimensions']
 
 # %% ../nbs/03_measures.ipynb #3a23fcaa
 from typing import NamedTuple
@@ -229,6 +229,17 @@ def _mean_and_variance(
     check_spread(variance.max().item()**0.5, 1., working_dtype(x))
     return mean/largest, variance
 
+# %% ../nbs/03_measures.ipynb #94fd5c34
+def check_outliers(
+    n_sigma:float, # to check, as is `by`
+    by:str,
+)->None:
+    "An error unless outlier dimensions can be found in this way."
+    known = ("magnitude", "mean", "variance")
+    if by not in known: raise ValueError(f"`by` must be one of {known}, not {by!r}")
+    if not n_sigma > 0: raise ValueError(f"`n_sigma` must be positive, and is {n_sigma}")
+
+
 # %% ../nbs/03_measures.ipynb #9bcb59f5
 def outliers_of(
     mean:Tensor,        # (d,) mean activations
@@ -237,9 +248,8 @@ def outliers_of(
     by:str="magnitude", # "magnitude", "mean" or "variance"
 )->OutlierDimensions:
     "Outlier dimensions from means and variances."
+    check_outliers(n_sigma, by)
     values = dict(magnitude=(mean**2 + variance).sqrt(), mean=mean, variance=variance)
-    if by not in values: raise ValueError(f"`by` must be one of {tuple(values)}, not {by!r}")
-    if not n_sigma > 0: raise ValueError(f"`n_sigma` must be positive, and is {n_sigma}")
     away = values[by] - values[by].mean()
     rounding = 16*torch.finfo(away.dtype).eps*values[by].abs().max()
     return chosen((away.abs() if by == "mean" else away) > n_sigma*away.std(correction=0) + rounding, variance)

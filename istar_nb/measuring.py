@@ -8,6 +8,7 @@ __all__ = ['TOKENS', 'Texts', 'Points', 'text_batches', 'Sample', 'Measurement',
 
 # %% ../nbs/32_measuring.ipynb #5c459b36
 import contextlib
+import copy
 import ctypes
 import tempfile
 import weakref
@@ -276,9 +277,22 @@ def _model_label(model:nn.Module)->str:
     "The folder or hub name of a loaded model, or its class where it has none."
     return Path(model.config.name_or_path or "").name or type(model).__name__
 
+# %% ../nbs/32_measuring.ipynb #fe3dcca9
+def _encoder_of(model:str|tuple, hub:bool)->Encoder:
+    "A model by its name, or one in memory with its tokenizer."
+    if isinstance(model, str): return load_encoder(model, hub=hub)
+    if not (isinstance(model, tuple) and len(model) == 2 and isinstance(model[0], nn.Module)):
+        raise TypeError(f"`model` must be a name, or (model, tokenizer), not {type(model).__name__}")
+    module, tokenizer = model
+    if tokenizer.pad_token is None:
+        tokenizer = copy.deepcopy(tokenizer)
+        tokenizer.pad_token = tokenizer.eos_token
+    return Encoder(getattr(module, "module", module), tokenizer)
+
+
 # %% ../nbs/32_measuring.ipynb #e7b1f541
 def measure_models(
-    models:Sequence[str|tuple],     # names of models, or models with their tokenizers, which stay on their device
+    models:Sequence[str|Path|tuple], # names of models, or models with their tokenizers, which stay on their device
     texts:Callable[[],Texts],       # starts reading
     hub:bool=False,                 # allow downloads
     tokens:str="real",              # one of `TOKENS`
@@ -290,7 +304,8 @@ def measure_models(
     "Measure models on the same texts."
     from accelerate import PartialState
     from tqdm.auto import tqdm
-    encoders = [load_encoder(m, hub=hub) if isinstance(m, str) else Encoder(*m) for m in models]
+    models = [str(m) if isinstance(m, Path) else m for m in models]
+    encoders = [_encoder_of(m, hub) for m in models]
     names = [m if isinstance(m, str) else _model_label(encoder.model) for m, encoder in zip(models, encoders)]
     for name, encoder in zip(names, encoders): _check_layers(name, layers, encoder.model.config.num_hidden_layers)
     found, read = {}, count(1)

@@ -224,6 +224,7 @@ def _check_ranges(c:RunConfig)->None:
     for name in ("zeta", "warmup", "average"):
         value = getattr(c, name)
         if value != "auto" and not 0 <= value <= 1: raise ValueError(f"`{name}` must be between 0 and 1, not {value}")
+    if c.seed >= 2**32: raise ValueError(f"`seed` must be less than 2³², not {c.seed}")
     if not 0 <= c.hold_out < 1: raise ValueError(f"`hold_out` must be at least 0 and less than 1, not {c.hold_out}")
     if c.target is not None and not 0 < c.target < 1:
         raise ValueError(f"`target` must be greater than 0 and less than 1, not {c.target}")

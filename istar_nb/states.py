@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib.metadata import version
+from numbers import Integral
 from typing import NamedTuple
 
 import torch
@@ -53,7 +54,7 @@ def choose_layers(
         raise ValueError(f"`layers` must be numbers, None or 'all', not {layers!r}")
     if layers is None: return list(range(1, count)) or [0]
     if layers == "all": return list(range(count))
-    wanted = [layers] if isinstance(layers, int) else list(layers)
+    wanted = [layers] if isinstance(layers, Integral) else list(layers)
     if not wanted: raise ValueError("`layers` selects no layer")
     for l in wanted:
         if not -count <= l < count:

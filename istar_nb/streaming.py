@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from .covariance import shrink
+from .measures import check_outliers
 from .points import as_points, from_numpy, has_float64
 from .scores import isoscore_from_cov
 from .states import TOKENS, check_tokens, token_mask
@@ -207,6 +209,9 @@ class IsotropyMetrics(StreamingMetric):
         **options,                     # of `torchmetrics.Metric`
     ):
         super().__init__(d, groups, tokens, **options)
+        check_outliers(n_sigma, by)
+        if any(not isinstance(k, Integral) or k < 1 for k in ks):
+            raise ValueError(f"`ks` must be whole numbers from 1, not {tuple(ks)}")
         self.choices = dict(ks=tuple(ks), n_sigma=n_sigma, by=by)
 
     def compute(self)->dict[str,Tensor]: # as `measures_of`, with isoscore_unbiased and isoscore_unbiased_se

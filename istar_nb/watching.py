@@ -44,7 +44,9 @@ def _find_layers(
 )->dict[str,nn.Module]:                       # name -> module, in the model's order
     "The modules to watch."
     modules = dict(model.named_modules())
-    named = [layers] if isinstance(layers, (str, type)) else list(layers or ())
+    named = list(layers) if isinstance(layers, (list, tuple, set)) else [] if layers is None else [layers]
+    if wrong := [want for want in named if not isinstance(want, (str, type))]:
+        raise TypeError(f"`layers` must be names, patterns or types of modules, not {wrong[0]!r:.40}")
     wanted = repeated_blocks(model) if layers is None else named
     if not wanted:
         raise ValueError(f"`layers` is {layers!r}, and {type(model).__name__} has no list of repeated blocks: "

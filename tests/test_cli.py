@@ -345,7 +345,7 @@ def test_a_model_is_measured_on_the_accelerator(measure, monkeypatch):
     assert seen == ["cpu", "sim"]
     for layer, summary in here.items():
         for name, value in summary.items():
-            assert there[layer][name] == pytest.approx(value, rel=1e-3, abs=1e-4), (layer, name)
+            assert there[layer][name] == pytest.approx(value, rel=2e-3, abs=1e-4), (layer, name)
 
 
 def test_a_saved_model_with_its_layer_is_fine_tuned_again(run):
