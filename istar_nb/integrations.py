@@ -108,7 +108,7 @@ class ReferenceCallback(TrainerCallback):
         self.parts = dict(regularizer=regularizer) | ({} if strength is None else dict(strength=strength))
 
     def on_train_begin(self, args, state, control, **kwargs):
-        "Take the state from the checkpoint that training goes on from."
+        "Take the state from the checkpoint from which training resumes."
         for part in self.parts.values(): part.to(args.device)
         if not state.global_step: self.ready = False
         else:

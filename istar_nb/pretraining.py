@@ -310,7 +310,7 @@ def pretrain(
     if (record := _finished(config, root, target, remake, **places)) is not None: return record
     with run_lock(folder) as held:
         if not held:
-            raise BlockingIOError(f"pre-training {config.id} is being made by another process, which holds the lock in "
+            raise BlockingIOError(f"pre-training {config.id} is running in another process, which holds the lock in "
                                   f"{folder.parent}: wait for it, or choose another `root`")
         session = Pretraining(config, progress=progress, **places)
         check_writable(target.parent, "models")

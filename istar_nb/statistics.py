@@ -231,7 +231,7 @@ def holm(
     p = np.asarray(p_values, dtype=np.float64)
     tested = ~np.isnan(p)
     if p.ndim != 1 or not ((p[tested] >= 0) & (p[tested] <= 1)).all():
-        raise ValueError(f"`p_values` must be a list of numbers in [0, 1], not {p_values!r}")
+        raise ValueError(f"`p_values` must be a list of numbers between 0 and 1, not {p_values!r}")
     corrected, order = np.full(len(p), np.nan), np.argsort(np.where(tested, p, np.inf), kind="stable")[:tested.sum()]
     corrected[order] = np.minimum(1, np.maximum.accumulate(p[order]*np.arange(len(order), 0, -1)))
     return corrected

@@ -140,7 +140,7 @@ def answer_span(
     if not answers["text"]: return None
     text, start = answers["text"][0], answers["answer_start"][0]
     if start < 0 or row["context"][start:start + len(text)] != text:
-        raise ValueError(f"row {i}: the answer {text!r} does not stand at character {start} of the context")
+        raise ValueError(f"row {i}: the answer {text!r} does not start at character {start} of the context")
     start += len(text) - len(text.lstrip())
     return start, start + len(text.strip())
 

@@ -317,7 +317,7 @@ def train(
         return record
     with run_lock(folder) if main else nullcontext(True) as held:
         if not held:
-            raise BlockingIOError(f"run {config.id} is being made by another process, which holds the lock in "
+            raise BlockingIOError(f"run {config.id} is running in another process, which holds the lock in "
                                   f"{folder.parent}: wait for it, or choose another `root`")
         logs = folder_beside(root, "logs", log_folder)
         session = open_session(config, root, folder, remake, save_model, data_dir=data_dir, hub=hub, progress=progress,

@@ -169,7 +169,7 @@ class _WhiteningMap(ClassNamePrefixFeaturesOutMixin, MomentTransformer):
         if self.method not in ("pca", "zca"): raise ValueError(f"`method` must be 'pca' or 'zca', not {self.method!r}")
         number = isinstance(self.shrinkage, (int, float, np.number)) and 0 <= self.shrinkage <= 1
         if not number and not (isinstance(self.shrinkage, str) and self.shrinkage == "auto"):
-            raise ValueError(f"`shrinkage` must be a number in [0, 1] or 'auto', not {self.shrinkage!r}")
+            raise ValueError(f"`shrinkage` must be a number between 0 and 1 or 'auto', not {self.shrinkage!r}")
         k = self.n_components
         if k is not None and not (isinstance(k, (int, np.integer)) and 1 <= k <= d):
             raise ValueError(f"`n_components` must be a whole number from 1 to d = {d} or None, not {k!r}")
