@@ -289,3 +289,12 @@ def test_every_figure_says_what_it_shows():
     alts = [(path.stem, cell.alt) for path in notebooks
             for cell in cells(path) if cell.is_code and any(kind == "picture" for kind, _ in cell.outputs)]
     assert len(alts) > 80 and [name for name, alt in alts if len(alt.split()) < 5] == []
+
+
+def test_the_table_of_evidence_lists_every_page_by_its_title():
+    "A page that gets another title, or a new page, is in the table as well."
+    table = (ROOT/"docs"/"evidence"/"index.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| (.+) \| \[[^\]]+\]\(\S+/experiments/(\w+)\.ipynb\) \|$", table, re.MULTILINE))
+    pages = {path.stem: nbformat.read(path, 4).cells[0].source.splitlines()[0].removeprefix("# ")
+             for path in (ROOT/"nbs"/"experiments").glob("*.ipynb")}
+    assert {page: question for question, page in rows.items()} == pages
