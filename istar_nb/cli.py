@@ -11,6 +11,7 @@ import contextlib
 import os
 import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -18,7 +19,7 @@ import tyro
 
 import istar_nb
 from .commands import (ConfigArg, check_place, check_positive, check_store, from_file, pretrain_command,
-                               sweep_command, train_command, with_config)
+                               sweep_command, train_command)
 from .files import local_path, write_file
 from .programs import collect_rarely
 from .runs import RunConfig
@@ -156,7 +157,16 @@ def demo_command(
 # %% ../nbs/61_cli.ipynb #f3b19165
 @dataclass(frozen=True)
 class Measured:
-    "What is measured."
+    "What is measured, and how."
+    model: str = "minilm"           # an alias (minilm, tiny-bert, ...), a local folder or a hub id
+    compare: str | None = None      # a second model, or with --embeddings a second file; differences are shown too
+    # what is a point: every real token, the first, last or mean of each text, or padding as well
+    tokens: Literal["real", "cls", "last", "mean", "all"] = "real"
+    layers: tuple[int, ...] | None = None  # layer numbers, where 0 is the embeddings; default: all
+    batch_tokens: int = 8192        # tokens in a batch
+    max_length: int = 256           # tokens kept of a text
+    out: Path = Path("isotropy")    # folder for the report, as HTML and JSON
+    progress: bool = True           # show a progress bar
     task: str | None = None         # measure on the training texts of this task of `istar tasks`
     text: Path | None = None        # measure on this file or pipe, one text a line, or on a table; "-": standard input
     column: str | None = None       # column of the table: .csv, .tsv, .jsonl or .parquet
@@ -170,45 +180,25 @@ class Measured:
             raise ValueError("name one of --task, --text and --embeddings")
         if self.column is not None and self.text is None:
             raise ValueError("--column needs a table: name one with --text")
-        check_positive(limit=self.limit)
+        check_positive(limit=self.limit, batch_tokens=self.batch_tokens, max_length=self.max_length)
 
 # %% ../nbs/61_cli.ipynb #9b548e03
 def measure_command(
     what: Annotated[Measured, tyro.conf.arg(name="")],
-    model: str = "minilm",
-    compare: str | None = None,
-    tokens: Literal["real", "cls", "last", "mean", "all"] = "real",
-    layers: tuple[int, ...] | None = None,
-    batch_tokens: int = 8192,
-    max_length: int = 256,
-    out: Path = Path("isotropy"),
-    progress: bool = True,
 )->None:
-    """Measure the isotropy of a model on some text, layer by layer, or of a matrix of embeddings.
-
-    Args:
-        what: What is measured.
-        model: An alias (minilm, tiny-bert, ...), a local folder or a hub id.
-        compare: A second model, or with --embeddings a second file; differences are shown too.
-        tokens: What is a point: every real token, the first, last or mean of each text, or padding as well.
-        layers: Layer numbers, where 0 is the embeddings; default: all.
-        batch_tokens: Tokens in a batch.
-        max_length: Tokens kept of a text.
-        out: Folder for the report, as HTML and JSON.
-        progress: Show a progress bar.
-    """
+    "Measure the isotropy of a model on some text, layer by layer, or of a matrix of embeddings."
     from istar_nb.isotropy import Isotropy
     from istar_nb.measuring import measure_clouds, measure_models, text_source
     from istar_nb.records import environment
-    check_positive(batch_tokens=batch_tokens, max_length=max_length)
-    out, others = check_place("--out", local_path(out)), [compare] if compare else []
+    out, others = check_place("--out", local_path(what.out)), [what.compare] if what.compare else []
     if what.embeddings: found, source = measure_clouds([str(what.embeddings), *others]), "points of a file"
     else:
         texts, source = text_source(what.task, what.text, what.data_dir, what.hub, what.limit, bool(others),
                                     what.column)
-        found, n = measure_models([model, *others], texts, what.hub, tokens, layers, batch_tokens, max_length, progress)
-        source = f"{n:,} text{'s'*(n != 1)} of {source}, tokens: {tokens}"
-    isotropy = Isotropy(source, tokens, found, environment())
+        found, n = measure_models([what.model, *others], texts, what.hub, what.tokens, what.layers, what.batch_tokens,
+                                  what.max_length, what.progress)
+        source = f"{n:,} text{'s'*(n != 1)} of {source}, tokens: {what.tokens}"
+    isotropy = Isotropy(source, what.tokens, found, environment())
     page, values = (isotropy.save(out/f"isotropy.{kind}") for kind in ("html", "json"))
     isotropy.show()
     print(f"± one standard error; all measures are in the report\n\nreport: {page}\nvalues: {values}")
@@ -231,7 +221,7 @@ def _carry_out(args:list[str])->None:
     if args[:1] == ["--version"]: return print(f"istar_nb {istar_nb.__version__}")
     chosen = dict(commands)
     if args[:1] == ["train"] and (file := _config_file(args)):
-        chosen["train"] = with_config(train_command, from_file(Path(file)))
+        chosen["train"] = partial(train_command, config=from_file(Path(file)))
     about = "Measure, change and honestly evaluate the isotropy of language-model representations."
     tyro.extras.subcommand_cli_from_dict(chosen, prog="istar", args=args, description=about)
 

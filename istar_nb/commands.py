@@ -4,16 +4,14 @@
 
 # %% auto #0
 __all__ = ['PlacesArg', 'ConfigArg', 'check_positive', 'check_place', 'check_store', 'Places', 'train_command', 'from_file',
-           'with_config', 'sweep_command', 'pretrain_command']
+           'sweep_command', 'pretrain_command']
 
 # %% ../nbs/60_commands.ipynb #1d53afe8
-import inspect
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import wraps
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -118,19 +116,6 @@ def from_file(
     if len(configs) != 1:
         raise ValueError(f"--config {path} describes {len(configs)} runs; `istar sweep` carries out several")
     return configs[0]
-
-# %% ../nbs/60_commands.ipynb #99b61506
-def with_config(
-    command:Callable, # with a parameter `config`
-    config:RunConfig, # the default of this parameter from now on
-)->Callable:
-    "The command with other defaults for the options of a run."
-    signature = inspect.signature(command)
-    parameters = [p.replace(default=config) if p.name == "config" else p for p in signature.parameters.values()]
-    @wraps(command)
-    def changed(*args, **kwargs): return command(*args, **kwargs)
-    changed.__signature__ = signature.replace(parameters=parameters)
-    return changed
 
 # %% ../nbs/60_commands.ipynb #2d40604a
 def _chosen(grid:list[RunConfig], share:float, seeds:tuple[int,...], dry_run:bool, options:dict)->list[bool]:

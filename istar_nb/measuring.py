@@ -139,11 +139,6 @@ def _take_in(found:dict[int,Measurement], states:HiddenStates, tokens:str, layer
         if tokens in ("mean", "last"): x, mask = _one_a_text(x, mask, tokens), mask.any(1)
         found.setdefault(l, Measurement(tokens)).update(x, mask)
 
-# %% ../nbs/32_measuring.ipynb #b9096045
-def _return_memory()->None:
-    "Give freed memory back to the system where glibc would keep it: batches of many shapes leave holes of many sizes."
-    with contextlib.suppress(OSError, AttributeError): ctypes.CDLL(None).malloc_trim(0)
-
 # %% ../nbs/32_measuring.ipynb #3472b56a
 def _pooled_summary(parts:list[Measurement])->dict[str,dict]: # empty for fewer than two parts or different dimensions
     "Measures of the union of layers of the same texts, from their sums."
@@ -167,7 +162,8 @@ def measure_model(
     def forward(model, batch): return hidden_states(model, {k: v.to(device) for k, v in batch.items()}, kept)
     for states in read_states(model, batches, forward):
         with torch.no_grad(): _take_in(found, states, tokens, layers)
-        _return_memory()
+        # glibc would keep the holes that batches of many shapes leave, and a long measurement grow until it is killed
+        with contextlib.suppress(OSError, AttributeError): ctypes.CDLL(None).malloc_trim(0)
     if not found: raise ValueError("`batches` is empty: there is no text to measure")
     summaries = {str(l): m.summary_or_reason() for l, m in found.items()}
     return summaries | _pooled_summary([m for l, m in found.items() if l > 0])

@@ -21,28 +21,22 @@ from pathlib import Path
 # %% ../nbs/19_stdlib_docs.ipynb #a18d048e
 TOPICS = {topic: tuple(names.split()) for topic, names in {
     "gui": "tkinter turtle turtledemo curses",
-    "network": """asynchat asyncore cgi ftplib http imaplib ipaddress netrc nntplib poplib selectors
-        smtpd smtplib socket socketserver
-        ssl telnetlib urllib uuid webbrowser wsgiref xmlrpc""",
-    "concurrency": "_threading_local asyncio concurrent contextvars multiprocessing queue sched signal subprocess "
-                   "threading",
-    "text and markup": """_markupbase argparse base64 cmd codecs configparser csv difflib email getopt
-        gettext html json locale mailbox
-        mailcap mimetypes optparse plistlib pprint quopri re reprlib shlex sre_parse string stringprep
-        textwrap tomllib uu xml""",
-    "numbers": """_pydatetime _pydecimal _strptime bisect calendar colorsys datetime decimal fractions
-        heapq numbers operator random
-        secrets statistics zoneinfo""",
-    "files": """_compression _pyio aifc bz2 chunk dbm filecmp fileinput fnmatch genericpath glob gzip
-        imghdr io linecache lzma ntpath
-        nturl2path os pathlib pickle posixpath shelve shutil sndhdr stat sunau tarfile tempfile wave
-        zipfile""",
-    "packaging and import": """compileall distutils ensurepip imp importlib modulefinder pkgutil
-        py_compile runpy site sysconfig venv
-        zipapp zipimport""",
-    "testing and debugging": """bdb cProfile cgitb dis doctest inspect logging pdb profile pstats pydoc
-        timeit trace traceback
-        tracemalloc unittest warnings""",
+    "network": """asynchat asyncore cgi ftplib http imaplib ipaddress netrc nntplib poplib selectors smtpd smtplib
+        socket socketserver ssl telnetlib urllib uuid webbrowser wsgiref xmlrpc""",
+    "concurrency": """_threading_local asyncio concurrent contextvars multiprocessing queue sched signal subprocess
+        threading""",
+    "text and markup": """_markupbase argparse base64 cmd codecs configparser csv difflib email getopt gettext html
+        json locale mailbox mailcap mimetypes optparse plistlib pprint quopri re reprlib shlex sre_parse string
+        stringprep textwrap tomllib uu xml""",
+    "numbers": """_pydatetime _pydecimal _strptime bisect calendar colorsys datetime decimal fractions heapq
+        numbers operator random secrets statistics zoneinfo""",
+    "files": """_compression _pyio aifc bz2 chunk dbm filecmp fileinput fnmatch genericpath glob gzip imghdr io
+        linecache lzma ntpath nturl2path os pathlib pickle posixpath shelve shutil sndhdr stat sunau tarfile
+        tempfile wave zipfile""",
+    "packaging and import": """compileall distutils ensurepip imp importlib modulefinder pkgutil py_compile runpy
+        site sysconfig venv zipapp zipimport""",
+    "testing and debugging": """bdb cProfile cgitb dis doctest inspect logging pdb profile pstats pydoc timeit
+        trace traceback tracemalloc unittest warnings""",
 }.items()}
 
 # %% ../nbs/19_stdlib_docs.ipynb #1dd54742
