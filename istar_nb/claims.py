@@ -289,7 +289,7 @@ def plot_main(
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained", width_ratios=[1, 1.15])
     plot_dose(claims, ax=left).set_title("I-STAR, MiniLM, CoLA")
     plot_estimates({label: c.found for label, c in shown.items()}, {label: rows[label][1] for label in shown},
-                   "difference in task score (points); diamond: the paper's own",
+                   "difference in task score (points; diamond: paper)",
                    {label: c.effect for label, c in shown.items() if c.effect}, 100, right)
     right.set_title("comparisons in the papers, and a control")
     return figure
