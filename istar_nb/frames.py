@@ -32,18 +32,20 @@ def file_format(path:Path)->str|None: # such as ".csv"; None for a file that is 
     return suffixes[-1] if suffixes and suffixes[-1] in _formats else None
 
 # %% ../nbs/18_frames.ipynb #dea7d47b
-_cell = re.compile(r'(?:"(?:[^"]|"")*"|[^"\t\r\n][^\t\r\n]*)?(?:[\t\r\n]|$)')    # enclosed, or no mark first
+def _cell(inside:str)->re.Pattern: # one cell and its end: enclosed in quotation marks, or without one at its start
+    return re.compile(rf'(?:"(?:{inside}|"")*"|[^"\t\r\n][^\t\r\n]*)?(?:[\t\r\n]|$)')
 
 def _is_quoted(path:Path)->bool:
-    "Whether the quotation marks of a file with tabs enclose cells; a line break in a cell counts as well."
+    "Whether the quotation marks of a file with tabs enclose cells."
     import fsspec
-    with fsspec.open(path, "rt", encoding="utf-8", errors="replace", compression="infer", newline="") as file:
+    with fsspec.open(path, "rt", encoding="utf-8-sig", errors="replace", compression="infer", newline="") as file:
         text, end = file.read(), 0
+    even = len({line.count("\t") for line in re.split(r"[\r\n]+", text) if line}) < 2    # no cell holds tab or break
+    cell = _cell(r'[^"\t\r\n]' if even else '[^"]')
     while end < len(text):
-        if (cell := _cell.match(text, end)) is None: return False
-        end = cell.end()
+        if (found := cell.match(text, end)) is None: return False
+        end = found.end()
     return True
-
 
 # %% ../nbs/18_frames.ipynb #b4e72867
 def _load(path:Path, cache:str)->Any: # a Dataset or a dict of them

@@ -356,7 +356,8 @@ def _parquet_parts(path:Path, rows:int)->Iterator[Tensor]:
     names, lists = _point_columns(path, file.schema_arrow)
     for batch in file.iter_batches(rows, columns=names):
         columns = [c.to_numpy(zero_copy_only=False) for c in batch.columns]
-        if lists and len(set(map(len, columns[0]))) > 1: raise ValueError(f"`path` {path} has lists of several lengths")
+        if lists and len({-1 if cell is None else len(cell) for cell in columns[0]}) > 1:
+            raise ValueError(f"`path` {path} has lists of several lengths, or rows without one")
         yield from_numpy(np.stack(columns[0]) if lists else np.stack(columns, 1), str(path))
 
 # %% ../nbs/32_measuring.ipynb #ca346293
