@@ -14,7 +14,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
 from importlib.util import find_spec
@@ -231,8 +231,9 @@ def load_pretrained(
 # %% ../nbs/21_encoders.ipynb #9b93e2d6
 def _fit(name:str, model:nn.Module, tokenizer)->None:
     "Cut texts where the model's positions end; an error for a tokenizer with words that the model does not have."
-    inner = model.encoder if isinstance(model, ClsModel) else model
-    words = inner.get_input_embeddings().num_embeddings
+    inner, words = model.encoder if isinstance(model, ClsModel) else model, len(tokenizer)
+    with suppress(AttributeError, NotImplementedError):    # a model that hashes characters has no table of words
+        words = inner.get_input_embeddings().num_embeddings
     if len(tokenizer) > words:
         raise ValueError(f"`name` {name!r} has a tokenizer with {len(tokenizer)} words, and a model for {words}")
     places = getattr(inner.config, "max_position_embeddings", None) or 0
