@@ -212,7 +212,7 @@ def _on_geometry(
     by, name = named(claims), "Figure 5, score, MiniLM, cola"
     rest = "without collapsed runs"
     some, every, other = by.get(f"{name}, {rest}"), by[name], by["Figure 5, score, scratch, sst2"]
-    def told(c): return f"{c.ours} (p = {probability(c.adjusted)} after correction)"
+    def told(c): return f"{c.ours} (p = {probability(c.adjusted)} after correction)" if c.ours else "not known"
     apart = f"{told(some)} among the runs that did not collapse and " if some else ""
     return (f"I-STAR moves IsoScore the way the sign of λ predicts in {len(right)} of {len(moved)} combinations of "
             f"encoder, task and sign, in {sum(c.survives for c in right)} of them after the correction. The paper "

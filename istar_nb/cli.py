@@ -232,7 +232,9 @@ class _Lasting:
         self.stream = open(os.devnull, "w", encoding="utf-8") if stream is None else stream
         if hasattr(self.stream, "reconfigure"): self.stream.reconfigure(errors="replace")
 
-    def __getattr__(self, name:str): return getattr(self.stream, name)
+    def __getattr__(self, name:str):
+        if name == "stream": raise AttributeError(name)    # not there yet, in a copy
+        return getattr(self.stream, name)
 
     def write(self, text:str)->int:
         with self.lasting(): self.stream.write(text)

@@ -129,8 +129,7 @@ def shrink(
     zeta = check_zeta(zeta)
     if zeta == 0: return cov
     if cov_ref is None: raise ValueError(f"`cov_ref` is needed when `zeta` is above 0 (it is {zeta})")
-    check_covariance(cov_ref, cov.shape[-1], "cov_ref")
-    return (1-zeta)*cov + zeta*cov_ref.to(cov)
+    return (1-zeta)*cov + zeta*check_covariance(cov_ref, cov.shape[-1], "cov_ref").to(cov)
 
 # %% ../nbs/01_covariance.ipynb #7420bfb2
 def _within(value:Tensor, low:float, high:float)->Tensor:

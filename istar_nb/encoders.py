@@ -9,6 +9,7 @@ __all__ = ['minilm_package', 'tiny_shapes', 'ALIASES', 'special', 'Head', 'minil
 
 # %% ../nbs/21_encoders.ipynb #605e8069
 import json
+import math
 import os
 import re
 import warnings
@@ -231,11 +232,11 @@ def load_pretrained(
 # %% ../nbs/21_encoders.ipynb #9b93e2d6
 def _fit(name:str, model:nn.Module, tokenizer)->None:
     "Cut texts where the model's positions end; an error for a tokenizer with words that the model does not have."
-    inner, words = model.encoder if isinstance(model, ClsModel) else model, len(tokenizer)
+    inner, words = model.encoder if isinstance(model, ClsModel) else model, math.inf
     with suppress(AttributeError, NotImplementedError):    # a model that hashes characters has no table of words
         words = inner.get_input_embeddings().num_embeddings
-    if len(tokenizer) > words:
-        raise ValueError(f"`name` {name!r} has a tokenizer with {len(tokenizer)} words, and a model for {words}")
+    known = max(tokenizer.vocab_size, 1 + max(tokenizer.all_special_ids, default=0))    # what a text can hold
+    if known > words: raise ValueError(f"`name` {name!r} has a tokenizer with {known} words, and a model for {words}")
     places = getattr(inner.config, "max_position_embeddings", None) or 0
     tables = [part for part_name, part in inner.named_modules() if part_name.endswith("position_embeddings")]
     if tables and (padding := getattr(tables[0], "padding_idx", None)) is not None: places -= padding + 1

@@ -125,13 +125,13 @@ def write_file(
     content:bytes, # what it shall hold
 )->None:
     "Write a file of this machine, whole or not at all."
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{uuid4().hex}.tmp")
+    temporary = path.resolve().with_name(f".{uuid4().hex}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(content)
-        temporary.replace(path)
+        temporary.replace(path.resolve())
     except OSError as e:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError): temporary.unlink(missing_ok=True)
         raise ValueError(f"{path} cannot be written: {e.strerror}") from e
 
 

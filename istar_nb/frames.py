@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 # %% ../nbs/18_frames.ipynb #1c13d77a
-_cells = dict(keep_default_na=False, na_values=[""])    # "NA" and "None" are words; only an empty cell is missing
-_lines = dict(chunksize=1 << 30)    # all at once: the type of a column is found from all of it
+_cells = dict(keep_default_na=False, na_values=[""])    # "NA" is a word; an empty cell is missing
+_lines = dict(chunksize=1 << 30)    # all at once: types are not found from the first rows alone
 _formats = {".csv": ("csv", dict(sep=",", **_cells, **_lines)), ".tsv": ("csv", dict(sep="\t", **_cells, **_lines)),
             ".json": ("json", _lines), ".jsonl": ("json", _lines), ".parquet": ("parquet", {})}
 
@@ -33,7 +33,7 @@ def file_format(path:Path)->str|None: # such as ".csv"; None for a file that is 
 
 # %% ../nbs/18_frames.ipynb #dea7d47b
 def _cell(inside:str)->re.Pattern: # one cell and its end: enclosed in quotation marks, or without one at its start
-    return re.compile(rf'(?:"(?:{inside}|"")*"|[^"\t\r\n][^\t\r\n]*)?(?:[\t\r\n]|$)')
+    return re.compile(rf'(?:"{inside}*(?:""{inside}*)*"|[^"\t\r\n][^\t\r\n]*)?(?:[\t\r\n]|$)')
 
 def _is_quoted(path:Path)->bool:
     "Whether the quotation marks of a file with tabs enclose cells."
@@ -157,6 +157,18 @@ def _column(rows:list[dict], column:str, where:str)->list:
         raise ValueError(f"{where}: column {column!r} is empty in row {cells.index(None)} (counted from 0)")
     return cells
 
+# %% ../nbs/18_frames.ipynb #537867d9
+def _check_gaps(labels:list, where:str)->None:
+    "An error for numbers among which some are missing, and called so by a word."
+    words = {"nan", "na", "n/a", "null", "none"}
+    missing = [isinstance(label, str) and label.lower() in words for label in labels]
+    gaps, others = ([i for i, gap in enumerate(missing) if gap is kind] for kind in (True, False))
+    try: numbers = [float(labels[i]) for i in others]
+    except ValueError: return
+    if not gaps or not numbers: return
+    raise ValueError(f"{where} is {labels[gaps[0]]!r} in row {gaps[0]} (counted from 0), and the others are numbers")
+
+
 # %% ../nbs/18_frames.ipynb #d2f7f6e5
 def own_rows(
     rows:list[dict],        # of a table
@@ -172,6 +184,7 @@ def own_rows(
         if wrong:
             raise ValueError(f"{where}: column {name!r} is {cells[wrong[0]]!r} in row {wrong[0]}, and text is wanted")
     columns["label"] = _column(rows, label, where)
+    _check_gaps(columns["label"], f"{where}: column {label!r}")
     return [dict(zip(columns, cells)) for cells in zip(*columns.values())]
 
 # %% ../nbs/18_frames.ipynb #615ef835

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args, get_origin
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from .records import RunRecord, iterate_records
 from .runs import RunConfig, defaults
@@ -72,18 +72,14 @@ def _configuration(values:dict, kind:type=RunConfig):
         raise type(e)(f"{e}, in {', '.join(f'{k}: {v}' for k, v in values.items())}") from None
 
 # %% ../nbs/27_grids.ipynb #91e252e5
-def _unique_keys()->type:
-    "A loader of plain YAML that refuses a key that comes twice."
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        def construct_mapping(self, node, deep=False):
-            keys = [key.value for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
-            twice = sorted({str(key) for key in keys if keys.count(key) > 1})
-            if twice: raise ValueError(f"{', '.join(twice)} comes twice{node.start_mark}")
-            return super().construct_mapping(node, deep)
-    return Loader
-
+def _check_keys(node:Any)->None: # of YAML: a mapping, a sequence, a scalar, or None for an empty file
+    "An error for a key that comes twice."
+    parts = node.value if node is not None and isinstance(node.value, list) else []
+    pairs = [part for part in parts if isinstance(part, tuple)]
+    keys = [str(key.value) for key, _ in pairs if not key.tag.endswith(":merge")]
+    twice = sorted({key for key in keys if keys.count(key) > 1})
+    if twice: raise ValueError(f"{', '.join(twice)} comes twice{node.start_mark}")
+    for part in [value for _, value in pairs] or parts: _check_keys(part)
 
 # %% ../nbs/27_grids.ipynb #ca0ab0f2
 def _read_yaml(path:str|Path):
@@ -91,7 +87,10 @@ def _read_yaml(path:str|Path):
     import yaml
     path = Path(path)
     if not path.exists() or path.is_dir(): raise ValueError(f"there is no grid file {path}")    # a pipe is one
-    try: spec = yaml.load(path.read_text(encoding="utf-8"), _unique_keys())
+    try:
+        text = path.read_text(encoding="utf-8")
+        _check_keys(yaml.compose(text, yaml.SafeLoader))
+        spec = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError) as e: raise ValueError(f"{path.name} is not valid YAML: {e}") from None
     if not isinstance(spec, (dict, list)): raise ValueError(f"{path.name} must hold a grid, and holds {spec!r}")
     return spec

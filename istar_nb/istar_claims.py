@@ -168,7 +168,7 @@ def istar_table1(
                     f"mean of {', '.join(tasks)}")
             gains = table1_gain(other).loc[tasks]
             gain = dict(effect=float(gains.mean()), source=f"mean of {len(gains)} cells, same tasks")
-            printed = gain if claimed == "up" else {}
+            printed = gain if claimed == "up" and tasks else {}
             claims.append(Claim(f"Table 1, {what} against {other}, {encoder}", paper,
                                 "Table 1" if claimed == "up" else "section 2.1", "istar_table1", text, "score",
                                 "score, mean over tasks", paired_estimate(values), claimed, **printed))

@@ -10,13 +10,14 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from .batch_scores import PooledUnbiasedScore, check_sentences
 from .covariance import Moments, check_covariance, check_zeta
-from .points import working_dtype
+from .points import from_numpy, working_dtype
 from .precision import check_precision, format_of, products_in
 from .processes import check_scope, process_count, processes_of
 from .scores import (GramIsoScore, PooledIsoScore, Reference, TooFew, check_facts, few_points,
@@ -179,6 +180,7 @@ class _ShrunkScores(ScorePenalty):
 
     def check_reference(self, cov_ref:Tensor)->Tensor:
         "`cov_ref`, or an error if it is no covariance or stack of them."
+        if isinstance(cov_ref, np.ndarray): cov_ref = from_numpy(cov_ref, "cov_ref")
         for cov in cov_ref if self.per_layer else [cov_ref]: check_covariance(cov, name="cov_ref")
         return cov_ref.detach()
 

@@ -205,8 +205,8 @@ def reference_of(
 )->Reference|None:       # None for None
     "Σ_S with its numbers, left on the device; nothing of its size is made."
     if cov_ref is None: return None
-    check_shape(cov_ref, name="cov_ref")
-    cov, wide = cov_ref.detach(), scalar_dtype(cov_ref)
+    cov = check_shape(cov_ref, name="cov_ref").detach()
+    wide = scalar_dtype(cov)
     unit = unit_of(largest := peak(cov))
     norms = torch.cat([torch.linalg.vector_norm(rows.to(unit.dtype)/unit, dim=1) for rows in cov.chunk(blocks)])
     return Reference(cov, largest.to(wide), (cov.diagonal().to(unit.dtype)/unit).sum(dtype=wide),

@@ -91,7 +91,7 @@ class _Rows(Engine):
         if c.limit is not None and c.limit < (n := len(self.train_rows)):
             self.train_rows = _split_rows(self.train_rows, c.limit/n, c.seed)[1]
         if c.hold_out: self.train_rows, self.validation_rows = _split_rows(self.train_rows, c.hold_out, c.seed)
-        if not (self.train_rows and self.validation_rows):
+        if c.hold_out and not (self.train_rows and self.validation_rows):
             raise ValueError(f"`hold_out` {c.hold_out:g} leaves no rows to train on, or none to measure")
         if c.method == "isolayer": self.train_rows, self.stop_rows = _split_rows(self.train_rows, 0.3, c.seed)
 

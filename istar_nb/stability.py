@@ -42,8 +42,9 @@ def shrunk_scores(
     zetas:Sequence[float], # shrinkages ζ in [0, 1]
 )->Tensor:                 # (len(zetas),) float64 scores in [0, 1]
     "IsoScore* at every ζ (Rudman & Eickhoff 2024, Algorithm 1), from three inner products."
-    d = check_covariance(cov).shape[0]
-    a, b = cov.double(), check_covariance(cov_ref, d, "cov_ref").double()
+    a = check_covariance(cov).double()
+    d = len(a)
+    b = check_covariance(cov_ref, d, "cov_ref").double()
     z = torch.as_tensor(zetas, dtype=torch.float64)
     if not ((z >= 0) & (z <= 1)).all(): raise ValueError(f"`zetas` must be between 0 and 1, not {list(zetas)}")
     batch, reference = (a.trace(), a.square().sum(), (a*b).sum()), (b.trace(), b.square().sum())

@@ -85,9 +85,11 @@ def is_causal(
     "Whether a token of a model sees only the tokens before it."
     from transformers.models.auto import modeling_auto as known
     config = getattr(getattr(model, "module", model), "config", None)
+    def has(name): return bool(getattr(config, name, False))
+    if has("is_encoder_decoder") or has("use_bidirectional_attention"): return False
     kind = getattr(config, "model_type", "")
-    return (kind in known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in known.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-            and not getattr(config, "is_encoder_decoder", False))
+    if kind in known.MODEL_FOR_MASKED_LM_MAPPING_NAMES or kind == "bert-generation": return has("is_decoder")
+    return kind in known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 
 # %% ../nbs/00_states.ipynb #978795c7

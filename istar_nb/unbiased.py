@@ -9,6 +9,7 @@ __all__ = ['Traces', 'GroupTotals', 'traces_of', 'GroupSums', 'RowSums', 'Produc
 
 # %% ../nbs/01_unbiased.ipynb #2d94cc6d
 from collections.abc import Iterator, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,7 +115,8 @@ def _numbered(
     "Ids of sentences as numbers; an error for ids with gaps, which come as fractions or objects."
     if not isinstance(sentences, Tensor):
         ids = np.asarray(sentences)
-        if ids.dtype.kind == "O" and all(isinstance(i, str) for i in ids.flat): ids = ids.astype(str)
+        for kind, dtype in ((str, str), (Integral, "int64")):
+            if ids.dtype.kind == "O" and all(isinstance(i, kind) for i in ids.flat): ids = ids.astype(dtype)
         if ids.dtype.kind == "U": ids = np.unique(ids, return_inverse=True)[1]
         if ids.dtype.kind not in "iub": raise TypeError(f"`sentences` must be integers or strings, not {ids.dtype}")
         sentences = torch.from_numpy(ids.astype("int64"))

@@ -9,7 +9,7 @@ __all__ = ['recording', 'repeated_blocks', 'values_of', 'Call', 'Calls', 'recomp
 import inspect
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
 from functools import partial, update_wrapper
@@ -44,7 +44,8 @@ def _find_layers(
 )->dict[str,nn.Module]:                       # name -> module, in the model's order
     "The modules to watch."
     modules = dict(model.named_modules())
-    named = list(layers) if isinstance(layers, (list, tuple, set)) else [] if layers is None else [layers]
+    several = isinstance(layers, Iterable) and not isinstance(layers, (str, type, nn.Module))
+    named = list(layers) if several else [] if layers is None else [layers]
     if wrong := [want for want in named if not isinstance(want, (str, type))]:
         raise TypeError(f"`layers` must be names, patterns or types of modules, not {wrong[0]!r:.40}")
     wanted = repeated_blocks(model) if layers is None else named
