@@ -35,7 +35,12 @@ def places(folder):
                 progress=False)
 
 
-def train_one(folder, config): train(config, **places(folder))
+def train_one(folder, config):
+    "Carry out a run; on a busy machine the process that was just killed may hold its lock a moment longer."
+    for _ in range(50):
+        try: return train(config, **places(folder))
+        except BlockingIOError: time.sleep(0.1)
+    raise TimeoutError("the lock of a killed process is still held")
 
 
 def sweep_all(folder, configs, executor): sweep(configs, executor=executor, workers=2, threads=1, **places(folder))
