@@ -132,11 +132,13 @@ def _on_placebo(
     if not targets: return ""
     return (f" When the penalty instead pulls IsoScore to a target value, the loss of score survives the correction at "
             f"{pulled} of {targets} targets; when its gradient is replaced by a random one of the same norm, a "
-            f"placebo, at {placebo} of {targets}. So a loss of score is by itself no evidence against isotropy.")
+            f"placebo, at {placebo} of {targets}."
+            f"{' So a loss of score is by itself no evidence against isotropy.' if placebo else ''}")
 
 # %% ../nbs/57_claims.ipynb #7957c4c2
 def _on_strengths(
-    doses:Sequence[Claim], # that survive, at least one
+    doses:Sequence[Claim],  # that survive, at least one
+    methods:Sequence[str],  # names of all methods with a strength
 )->str:
     "At which strengths the score changes, and at which every run collapses."
     def place(c): return "on {3} with {2}".format(*c.name.removeprefix("dose, ").split(", "))
@@ -144,8 +146,8 @@ def _on_strengths(
     dead = [c for c in doses if re.search(r"\((\d+) of \1 runs collapsed\)", c.text)]
     alive = [c for c in doses if c not in dead]
     verb = "is a loss" if all(c.found.effect < 0 for c in doses) else "is listed here"
-    text = "Over the strengths λ of I-STAR, CosReg, VICReg and uniformity, each change in task score that survives the "
-    text += f"correction {verb}"
+    text = f"Over the strengths λ of {' and '.join(filter(None, (', '.join(methods[:-1]), methods[-1])))}, "
+    text += f"each change in task score that survives the correction {verb}"
     text += ": " + "; ".join(f"{what(c)} by {points(c)}, {place(c)}" for c in alive) + "." if alive else "."
     for where in dict.fromkeys(map(place, dead)):
         cases = [c for c in dead if place(c) == where]
@@ -158,10 +160,12 @@ def _on_doses(
     claims:Sequence[Claim], # the claims of all pages
 )->str:
     "At which strengths a penalty changes the score, also where padding is scored, and of a placebo."
-    doses = [c for c in claims if c.name.startswith("dose, ") and c.survives]
+    strengths = [c for c in claims if c.name.startswith("dose, ")]
+    methods = list(dict.fromkeys(c.name.split(", ")[1] for c in strengths if c.found.seeds > 2))
+    doses = [c for c in strengths if c.survives]
     if not doses: return "No strength of a penalty changes the score by an amount that survives the correction."
     counted = named(claims).get("padding, change in score with padding counted, λ = −0.3, cola")
-    text = f"{_on_strengths(doses)} All of these penalties act on real tokens only"
+    text = f"{_on_strengths(doses, methods)} All of these penalties act on real tokens only"
     if counted is None or counted.found.seeds < 3: return f"{text}.{_on_placebo(claims)}"
     firm = "survives" if counted.survives else "does not survive"
     return (f"{text}; where padding is scored as if it were text, as in the released code, I-STAR with λ = −0.3 "
@@ -197,7 +201,7 @@ def on_isolayer(
         "Table 2, the layer scores above a plain run on all rows, linear head"))
     if apart.word == "not run": return "IsoLayer's control was not run."
     more = "more" if apart.found.effect < 0 else "less"
-    return (f"On cola, adding IsoLayer gains {points(joint)} over the model without it, which was trained on 70 % of "
+    return (f"On cola, adding IsoLayer gains {points(joint)} over the model without it, which is trained on a part of "
             f"the rows. The same layer trained on the task loss alone gains {points(alone)}, so on average the layer "
             f"gains {more} without the isotropy loss than with it (joint minus alone {points(apart)}). Against a plain "
             f"run on all rows IsoLayer changes the score by {points(plain)}.")

@@ -9,13 +9,12 @@ __all__ = ['minilm_package', 'tiny_shapes', 'ALIASES', 'special', 'Head', 'minil
 
 # %% ../nbs/21_encoders.ipynb #605e8069
 import json
-import math
 import os
 import re
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from importlib.util import find_spec
@@ -230,13 +229,20 @@ def load_pretrained(
                          f"{kind} could be read from it. To download from the hub, set hub=True (--hub).") from e
 
 # %% ../nbs/21_encoders.ipynb #9b93e2d6
+def _words_of(model:nn.Module)->int|None: # None for a model without a table, such as one that hashes characters
+    "How many words a model's table holds."
+    try: table = model.get_input_embeddings()
+    except NotImplementedError: return None
+    return table.num_embeddings if isinstance(table, nn.Embedding) else None
+
+
 def _fit(name:str, model:nn.Module, tokenizer)->None:
     "Cut texts where the model's positions end; an error for a tokenizer with words that the model does not have."
-    inner, words = model.encoder if isinstance(model, ClsModel) else model, math.inf
-    with suppress(AttributeError, NotImplementedError):    # a model that hashes characters has no table of words
-        words = inner.get_input_embeddings().num_embeddings
+    inner = model.encoder if isinstance(model, ClsModel) else model
+    words = _words_of(inner)
     known = max(tokenizer.vocab_size, 1 + max(tokenizer.all_special_ids, default=0))    # what a text can hold
-    if known > words: raise ValueError(f"`name` {name!r} has a tokenizer with {known} words, and a model for {words}")
+    if words is not None and known > words:
+        raise ValueError(f"`name` {name!r} has a tokenizer with {known} words, and a model for {words}")
     places = getattr(inner.config, "max_position_embeddings", None) or 0
     tables = [part for part_name, part in inner.named_modules() if part_name.endswith("position_embeddings")]
     if tables and (padding := getattr(tables[0], "padding_idx", None)) is not None: places -= padding + 1

@@ -91,16 +91,17 @@ _object_stores = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory"}    
 
 def write_whole(
     fs:"AbstractFileSystem", # of the store
-    path:str,   # of the file; its folder is made
-    text:str,   # its content
+    path:str,      # of the file; its folder is made
+    content:bytes, # what it shall hold
 )->None:
     "Write a file, whole or not at all, even if other processes write it too."
-    fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+    folder = path.rpartition("/")[0]
+    fs.makedirs(folder, exist_ok=True)
     protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
-    if _object_stores & protocols: return fs.pipe_file(path, text.encode())
-    temporary = f"{path}.{uuid4().hex}.tmp"
+    if _object_stores & protocols: return fs.pipe_file(path, content)
+    temporary = f"{folder}/.{uuid4().hex}.tmp"
     try:
-        fs.pipe_file(temporary, text.encode())
+        fs.pipe_file(temporary, content)
         fs.mv(temporary, path)
     except OSError:
         with suppress(OSError): fs.rm_file(temporary)
@@ -125,15 +126,10 @@ def write_file(
     content:bytes, # what it shall hold
 )->None:
     "Write a file of this machine, whole or not at all."
-    temporary = path.resolve().with_name(f".{uuid4().hex}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
-        temporary.replace(path.resolve())
-    except OSError as e:
-        with suppress(OSError): temporary.unlink(missing_ok=True)
-        raise ValueError(f"{path} cannot be written: {e.strerror}") from e
-
+    import fsspec
+    if path.is_dir(): raise ValueError(f"{path} cannot be written: it is a folder")
+    try: write_whole(fsspec.filesystem("file"), str(path.resolve()), content)
+    except OSError as e: raise ValueError(f"{path} cannot be written: {e.strerror or e}") from e
 
 # %% ../nbs/09_files.ipynb #864c70c8
 @contextmanager

@@ -345,7 +345,7 @@ def _point_columns(
     others = ", ".join(repr(field.name) for field in fields if field.name not in numbers)
     if others or not numbers:
         raise ValueError(f"`path` {path} must hold one column of lists, or floating-point columns and nothing else: "
-                         f"it also has {others}" if others else f"`path` {path} has no columns")
+                         f"it has {others}" if others else f"`path` {path} has no columns")
     return numbers, False
 
 

@@ -136,7 +136,7 @@ def save_record(
 )->str:               # path of the record
     "Write a record, whole or not at all."
     path = record_path(root, record.id)
-    write_whole(open_root(root)[0], path, record.to_json())
+    write_whole(open_root(root)[0], path, record.to_json().encode())
     return path
 
 # %% ../nbs/23_records.ipynb #e11041ec

@@ -94,7 +94,7 @@ def _save_selection(
     question = [record[k] for k in ("hold_out", "selection_seeds", "by", "metric")]
     question += [c["runs"] for g in record["groups"] for c in g["candidates"]]
     path = f"{folder}/{hashlib.sha256(json.dumps(question).encode()).hexdigest()[:16]}.json"
-    write_whole(fs, path, json.dumps(finite(record), indent=1, ensure_ascii=False) + "\n")
+    write_whole(fs, path, f"{json.dumps(finite(record), indent=1, ensure_ascii=False)}\n".encode())
     return path
 
 # %% ../nbs/34_selection.ipynb #5d5c9b9a

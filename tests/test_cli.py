@@ -359,3 +359,26 @@ def test_a_saved_model_with_its_layer_is_fine_tuned_again(run):
         assert code == 0, said
     code, said = run("measure", "--model", "saved", "--task", "stdlib-docs", "--limit", "20", "--no-progress")
     assert code == 0, said
+
+
+@pytest.mark.parametrize("end", ["| head -1", ">&-"], ids=["one line is read", "output is closed"])
+def test_a_sweep_outlives_its_reader(end, tmp_path):
+    "Every run is carried out and recorded, although nobody reads what the sweep says."
+    (tmp_path/"grid.yaml").write_text("base: {model: tiny-bert, limit: 64, epochs: 1}\nseeds: [0, 1]\n"
+                                      "runs: [{method: none}, {method: istar, lam: 1}]\n", encoding="utf-8")
+    program = f"{sys.executable} -c 'from istar_nb.cli import main; main()'"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", f"{program} sweep grid.yaml --no-progress {end}"],
+                          capture_output=True, encoding="utf-8", cwd=tmp_path, timeout=300)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    assert len(list(iterate_records(tmp_path/"runs"))) == 4
+
+
+def test_a_limit_takes_texts_of_every_class(measure):
+    "The rows of `stdlib-docs` are sorted by topic, so that its first ones are all about one."
+    rows = load_task("stdlib-docs").train
+    assert len({row["label"] for row in rows[:40]}) == 1
+    part = measuring._spread(rows, 40)
+    assert len(part) == 40 and len({row["label"] for row in part}) == len({row["label"] for row in rows})
+    measured = measure("--task", "stdlib-docs", "--limit", 40, "--tokens", "mean")
+    Path("same.txt").write_text("\n".join(row["sentence"] for row in part), encoding="utf-8")
+    assert measure("--text", "same.txt", "--tokens", "mean")["measures"] == measured["measures"]

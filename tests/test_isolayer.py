@@ -266,3 +266,11 @@ def test_moments_merge_in_any_order():
     for m in (forth, back):
         np.testing.assert_allclose(m.quartic, ((centred**2).sum(1)**2).sum(), rtol=1e-12)
         np.testing.assert_allclose(m.cubic, (centred**2).sum(1) @ centred, rtol=1e-10)
+
+
+@pytest.mark.parametrize("overflow", [float("inf"), float("nan")])
+def test_one_overflow_does_not_stay_in_a_joint_loss(overflow):
+    joint = JointLoss()
+    for task, isotropy in [(2., 8.), (overflow, 8.), (1., 4.)]: last = joint(torch.tensor(task), torch.tensor(isotropy))
+    assert last.isfinite() and joint.count == 3
+    assert joint.means[0] == pytest.approx(2*(1 - 0.15/3) + 0.15/3)    # the second batch is counted and leaves no trace

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from istar_nb.cli import main
+from istar_nb.evidence import answers_of
 from istar_nb.records import iterate_records
 from istar_nb.runs import RunConfig
 from istar_nb.sweeps import sweep
@@ -173,3 +174,20 @@ def test_measuring_a_column_with_the_last_token_and_a_comparison(tmp_path, capsy
                   ["--task", "stdlib-docs", "--column", "review"]):
         assert istar("measure", *words, "--no-progress", "--out", tmp_path) == 2
         assert "--column" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("classes", [3, 10, 11, 14])
+def test_answers_of_many_classes_can_be_read_back(classes, tmp_path):
+    "Up to ten classes a record keeps a digit a row, beyond that a list."
+    names = [f"kind {i}" for i in range(classes)]
+    table = pd.DataFrame([dict(text=f"Sentence {i} is of {names[i % classes]}.", kind=names[i % classes])
+                          for i in range(12*classes)])
+    task = own_task(write(tmp_path, "csv", table), "text", "kind")
+    config = RunConfig(train=str(tmp_path/"films.csv"), text="text", label="kind", model="tiny-bert", epochs=1,
+                       batch_size=16)
+    record = train(config, tmp_path/"runs", progress=False)
+    again = next(iter(iterate_records(tmp_path/"runs")))
+    found = answers_of(again)
+    assert len(task.labels) == classes and len(found) == record.data["validation"] and found.dtype == np.int64
+    assert np.bincount(found).max()/len(found) == pytest.approx(record.epochs[-1]["majority_share"])
+    assert set(found.tolist()) <= set(range(classes))

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import istar_nb.session as session
+from istar_nb.encoders import forward_with_states, load_encoder
 from istar_nb.runs import RunConfig
 from istar_nb.session import Session
 from istar_nb.training import add_gradients, train
@@ -98,3 +99,42 @@ def test_a_reparametrised_model_begins_with_another_isoscore_and_the_same_answer
     assert after["isoscore_layers"][:-1] == before["isoscore_layers"][:-1]
     with pytest.raises(ValueError, match="`save_model`"):
         train(replace(base, target=0.3), root=tmp_path, save_model=tmp_path/"model", progress=False)
+
+
+@pytest.fixture
+def llama(tmp_path):
+    "A folder with a tiny causal model other than GPT-2, and its tokenizer."
+    from transformers import LlamaConfig, LlamaModel
+    torch.manual_seed(0)
+    tokenizer = load_encoder("tiny-gpt2")[1]
+    shape = LlamaConfig(vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+                        num_attention_heads=4, pad_token_id=tokenizer.pad_token_id)
+    LlamaModel(shape).save_pretrained(tmp_path/"llama")
+    tokenizer.save_pretrained(tmp_path/"llama")
+    return str(tmp_path/"llama")
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_causal_model_is_read_at_the_last_token(side, llama):
+    "Its first token has seen nothing but itself; the last real one has seen the text, on whichever side padding is."
+    texts = ["A dog.", "A long sentence about a dog that sleeps.", "A dog in the sun."]
+    model, tokenizer = load_encoder(llama)
+    tokenizer.padding_side = side
+    batch = tokenizer(texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        states = forward_with_states(model.eval(), batch)[1]
+        alone = [forward_with_states(model, tokenizer([text], return_tensors="pt"))[1].layers[-1][0, -1]
+                 for text in texts]
+    points = states.points(tokens="cls")
+    torch.testing.assert_close(points, torch.stack(alone), atol=1e-5, rtol=1e-5)
+    assert torch.pdist(points).min() > 1e-3
+
+
+@pytest.mark.parametrize("method", ["uniformity", "isobn"])
+def test_a_causal_model_is_fine_tuned(method, llama, tmp_path):
+    "Two methods that act on one state a text: its head tells texts apart, and the penalty is no constant."
+    causal = RunConfig(task="stdlib-docs", model=llama, method=method, limit=640, epochs=2, batch_size=16, lr=3e-3)
+    record = run(causal, None, tmp_path)
+    assert record.status == "done" and record.epochs[-1]["majority_share"] < 1
+    penalties = {step["penalty"] for step in record.steps if "penalty" in step}
+    assert method == "isobn" or len(penalties) == len(record.steps) and 0 not in penalties
