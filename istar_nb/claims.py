@@ -79,7 +79,7 @@ def beside_paper(
     claim:Claim,  # a claim about scores, with the paper's own effect
 )->str:           # the end of a sentence that begins "an interval that"
     "How our interval relates to the paper's effect."
-    effect = f"the paper's {signed(100*claim.effect, '+.2f')} points"
+    effect = f"the paper's {'effect' if claim.effect is None else signed(100*claim.effect, '+.2f') + ' points'}"
     return {"inside": f"contains {effect} and not zero", "excluded": f"excludes {effect}",
             "too wide": f"contains both zero and {effect}", "undecided": "cannot be computed",
             "not run": "has not been computed yet"}[claim.word]
@@ -111,6 +111,7 @@ def _on_scores(
 )->str:
     "How many of the papers' claims about scores survive the correction for multiple testing."
     tested = [c for c in claims if c.family == "score, claims of the papers" and c.adjusted == c.adjusted]
+    if not tested: return "These runs test no claim of the papers about task scores."
     left = [c for c in tested if c.survives]
     gains = [c for c in left if not c.found.ranks and c.found.effect > 0]
     def survive(some): return "survives" if len(some) < 2 else "survive"
@@ -163,6 +164,7 @@ def _on_doses(
     strengths = [c for c in claims if c.name.startswith("dose, ")]
     methods = list(dict.fromkeys(c.name.split(", ")[1] for c in strengths if c.found.seeds > 2))
     doses = [c for c in strengths if c.survives]
+    if not methods: return "No strength of a penalty has three seeds."
     if not doses: return "No strength of a penalty changes the score by an amount that survives the correction."
     counted = named(claims).get("padding, change in score with padding counted, λ = −0.3, cola")
     text = f"{_on_strengths(doses, methods)} All of these penalties act on real tokens only"
@@ -179,14 +181,17 @@ def _on_gain(
     "Whether I-STAR gains here too, and how much of the paper's own gain could be luck."
     found = [named(claims)[f"Table 1, λ < 0 against base, {encoder}"] for encoder in ("MiniLM", "scratch")]
     raised = named(claims)["Table 1, λ > 0 against base, MiniLM"]
-    ours = ", and by ".join(f"{points(c)} with {encoder}, an interval that {beside_paper(c)}" for encoder, c in
-                            zip(("MiniLM", "the encoder pretrained for this project"), found))
+    encoders = ("MiniLM", "the encoder pretrained for this project")
+    ours = ", and by ".join(f"{points(c)} with {encoder}, an interval that {beside_paper(c)}"
+                            for encoder, c in zip(encoders, found) if c.ours)
     papers = table1_gain("base").mean(), luck(12, "base"), luck(24, "I-STAR")
     gain, low, high = (signed(100*x, "+.2f") for x in papers)
-    return (f"In the paper's 27 cells, I-STAR with λ < 0 gains {gain} points over no penalty on average; reporting the "
-            f"best of 12 to 24 equally good candidates would by itself give {low} to {high}. Here I-STAR with λ < 0 "
-            f"changes the task score by {ours} on the same tasks. λ > 0, from which the paper expects a loss, changes "
-            f"it by {points(raised)} with MiniLM.")
+    text = (f"In the paper's 27 cells, I-STAR with λ < 0 gains {gain} points over no penalty on average; reporting the "
+            f"best of 12 to 24 equally good candidates would by itself give {low} to {high}. ")
+    text += (f"Here I-STAR with λ < 0 changes the task score by {ours} on the same tasks." if ours else
+             "These runs do not test it.")
+    return text + (f" λ > 0, from which the paper expects a loss, changes it by {points(raised)} with MiniLM."
+                   if raised.ours else "")
 
 # %% ../nbs/57_claims.ipynb #89ca48e8
 def on_isolayer(
@@ -217,6 +222,7 @@ def _on_geometry(
     rest = "without collapsed runs"
     some, every, other = by.get(f"{name}, {rest}"), by[name], by["Figure 5, score, scratch, sst2"]
     def told(c): return f"{c.ours} (p = {probability(c.adjusted)} after correction)" if c.ours else "not known"
+    if not moved and not every.ours and not other.ours: return "These runs do not show how I-STAR moves isotropy."
     apart = f"{told(some)} among the runs that did not collapse and " if some else ""
     return (f"I-STAR moves IsoScore the way the sign of λ predicts in {len(right)} of {len(moved)} combinations of "
             f"encoder, task and sign, in {sum(c.survives for c in right)} of them after the correction. The paper "

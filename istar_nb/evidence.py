@@ -8,17 +8,18 @@ __all__ = ['label_shares', 'encoder_name', 'score_unit', 'Store', 'Evidence', 'o
 
 # %% ../nbs/51_evidence.ipynb #ad506479
 import json
+from dataclasses import fields
 from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
 
 from .files import find_folder, state_of_folders
-from .pretrain_runs import load_pretrained
-from .grids import load_records
+from .pretrain_runs import PretrainConfig, load_pretrained
 from .records import RunRecord, iterate_records
 from .selection import candidates, load_selections
-from .grids import grid, records_of
+from .grids import grid, load_records, measured, records_of, with_columns
+from .runs import defaults
 from .tasks import TASKS
 
 # %% ../nbs/51_evidence.ipynb #f594477f
@@ -68,15 +69,19 @@ class Store:
     @cached_property
     def pretrained(self):
         "Every measurement of every pre-training."
-        return load_pretrained(self.root/"pretrained", every_evaluation=True)
+        made = load_pretrained(self.root/"pretrained", every_evaluation=True)
+        return with_columns(made, "id", "status", *(f.name for f in fields(PretrainConfig)), "data_sha256", "mlm_loss",
+                            "token_two_nn_layers")
 
 # %% ../nbs/51_evidence.ipynb #11479c24
+_seldom = ("isolayer_best", "padded_isoscore", "padding_share", "padding_apart", "majority_share", "last_isoscore")
+
 class Evidence(Store):
     "The records of a store as tables."
     @cached_property
     def every_epoch(self):
         "All records, one row for every run and measurement, which are numbered by `position`."
-        frame = load_records(self.root/"runs", every_epoch=True)
+        frame = with_columns(load_records(self.root/"runs", every_epoch=True), *defaults, *measured, *_seldom)
         scores = [row.get(row["metric"], row["score"]) for row in frame.to_dict("records")]
         return frame.assign(position=frame.groupby("id").cumcount(), final=frame.score, score=scores)
 

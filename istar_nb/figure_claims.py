@@ -273,11 +273,12 @@ def istar_figure6(
         lams = sorted(lam for lam in runs[runs.place == place].lam.unique() if lam > 0)
         half = {h: moves[[(place, lam, h) for lam in lams]].dropna() for h in ("early", "late")}
         early, late = (half[h].droplevel([0, 2], axis=1) for h in half)
-        which = f"λ > 0 (mean of {', '.join(f'{lam:g}' for lam in lams)})"
+        which = f"λ > 0 (mean of {', '.join(f'{lam:g}' for lam in lams)})" if lams else "λ > 0"
         plain = runs[(runs.place == place) & (runs.lam == 0)].set_index("seed").late
+        level = f"{plain.mean():.3f} with no penalty" if len(plain) else "and with no penalty"
         for name, text, values, claimed in (
                 ("early", f"{which} moves early layers more than late ones, {place}", early.abs() - late.abs(), "up"),
-                ("late", f"IsoScore of the late layers with {which}, {plain.mean():.3f} with no penalty, {place}",
+                ("late", f"IsoScore of the late layers with {which}, {level}, {place}",
                  late.add(plain, axis=0), None)):
             found = paired_estimate(values.mean(axis=1).dropna().tolist())
             if claimed is None: found = found._replace(p=nan)   # a level, which no test against zero can inform
@@ -294,6 +295,7 @@ def figure7_table(
     "Scores by ζ on SST-2."
     runs = evidence.runs("scratch-figure7").astype(dict(zeta=float))
     table = runs[runs.method == "istar"].pivot(index="seed", columns="zeta", values="score")
+    table = table.reindex(columns=sorted({0., 1., *table.columns}))
     return table.assign(none=runs[runs.method == "none"].set_index("seed").score)
 
 # %% ../nbs/53_figure_claims.ipynb #6fca10dc
@@ -328,8 +330,9 @@ def istar_figure8(
     "Figure 8: a penalty on one layer against one on all."
     runs = figure8_runs(opened(root))
     runs = runs[runs.layer != "none"]
-    table, single = runs.pivot(index="seed", columns="layer", values="score"), runs[runs.layer != "all"]
-    gain = (best_elsewhere(table.drop(columns="all")) - table["all"]).dropna().tolist()
+    whole, single = runs[runs.layer == "all"], runs[runs.layer != "all"]
+    best = best_elsewhere(single.pivot(index="seed", columns="layer", values="score"))
+    gain = (best - whole.set_index("seed").score).dropna().tolist()
     def claim(name, text, unit, found, claimed=None, **options):
         return Claim(f"Figure 8, {name}", paper, "Figure 8", "istar_figure8", text, "score", unit, found, claimed,
                      **options)

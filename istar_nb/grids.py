@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['measured', 'option_types', 'values_of', 'combinations', 'whole_numbers', 'grid', 'with_seeds', 'duration', 'Plan',
-           'plan', 'terminal', 'show_plan', 'load_records', 'load_sweep', 'records_of', 'compare_stores']
+           'plan', 'terminal', 'show_plan', 'load_records', 'with_columns', 'load_sweep', 'records_of',
+           'compare_stores']
 
 # %% ../nbs/27_grids.ipynb #6ffc9284
 import json
@@ -282,6 +283,15 @@ measured = ("id", "status", "metric", "score", "seconds", "data_sha256", "error"
             "cls_anisotropy_raw", "cls_anisotropy_centred", "cls_explained_variance")
 
 # %% ../nbs/27_grids.ipynb #9098faef
+def with_columns(
+    frame:"pd.DataFrame",
+    *columns:str,  # that it must have
+)->"pd.DataFrame": # the frame, with missing values in the columns that it lacked
+    "A table that can be read in the same way, whatever its records hold."
+    wide = frame.reindex(columns=list(dict.fromkeys([*frame.columns, *columns])))
+    return wide if len(wide) else wide.astype(object)    # numbers and texts have no type yet
+
+
 def load_sweep(
     *specs:str|Path|Mapping|Sequence, # grids, as YAML files or in Python; see `grid`
     root:str|Path="runs",             # folder or fsspec URL of the store
@@ -289,8 +299,7 @@ def load_sweep(
 )->"pd.DataFrame":                    # as `load_records` gives it, in the order of the grids, a run of two grids once
     "The records of some grids' runs, and of no others."
     order = {run: i for i, run in enumerate(dict.fromkeys(c.id for spec in specs for c in grid(spec)))}
-    frame = load_records(root, every_epoch, order)
-    frame = frame.reindex(columns=list(dict.fromkeys([*frame.columns, *defaults, *measured])))
+    frame = with_columns(load_records(root, every_epoch, order), *defaults, *measured)
     return frame.sort_values("id", key=lambda column: column.map(order), kind="stable", ignore_index=True)
 
 # %% ../nbs/27_grids.ipynb #ed440925

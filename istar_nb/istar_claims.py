@@ -142,6 +142,7 @@ def applied(
     "Whether the penalty moved IsoScore the way the sign of λ predicts."
     pairs, claims = table1_pairs(runs, "base", "isoscore"), []
     for (encoder, task, sign), (lam, _) in sorted(chosen.items()):
+        if lam is None: continue
         what, verb = (f"λ {'>' if sign > 0 else '<'} 0", "raises" if sign > 0 else "lowers")
         values = differences(pairs, encoder=encoder, task=task, what=what)
         text = f"I-STAR with λ = {signed(lam)} {verb} IsoScore, {encoder}, {task}"
@@ -162,9 +163,10 @@ def istar_table1(
         for what, other, claimed in (("λ < 0", "base", "up"), ("λ < 0", "CosReg", "up"), ("λ > 0", "base", "down")):
             tasks = [task for e, task in knows if e == encoder]
             values, tasks = _over_tasks(table1_pairs(runs, other), what, encoder, tasks)
-            lams = sorted({chosen[encoder, task, -1 if "<" in what else 1][0] for task in tasks})
+            lams = sorted({chosen[encoder, task, -1 if "<" in what else 1][0] for task in tasks} - {None})
             side = "above" if claimed == "up" else "below"
-            text = (f"I-STAR with λ = {' or '.join(map(signed, lams))} scores {side} {other}, {encoder}, "
+            strength = f"λ = {' or '.join(map(signed, lams))}" if lams else what
+            text = (f"I-STAR with {strength} scores {side} {other}, {encoder}, "
                     f"mean of {', '.join(tasks)}")
             gains = table1_gain(other).loc[tasks]
             gain = dict(effect=float(gains.mean()), source=f"mean of {len(gains)} cells, same tasks")

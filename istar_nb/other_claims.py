@@ -13,6 +13,7 @@ __all__ = ['shrink', 'shrink_kinds', 'shrink_components', 'shrink_bars', 'shrink
 import numpy as np
 
 from .evidence import Evidence, opened
+from .grids import with_columns
 from .istar_claims import nothing
 from .verdicts import Claim, differences, own, paired_estimate, pairs_of
 
@@ -77,12 +78,16 @@ def _shrink_run(
                 mean_cosine=epochs[-1]["mean_cosine"], **_late_components(record.steps), **late)
 
 # %% ../nbs/54_other_claims.ipynb #119e4ab9
+_shrink_columns = ("bars", "seed", "task", "model", "status", "data_sha256", "score", "learnt", "last_epoch",
+                   "late_rise", "mean_cosine")
+
 def shrink_runs(
     evidence:Evidence,  # the records
 ):                      # pandas DataFrame, one row for each run of the grid
     "The runs of the paper's comparison."
     import pandas as pd
-    return pd.DataFrame([_shrink_run(record) for record in evidence.records("shrink")])
+    runs = pd.DataFrame([_shrink_run(record) for record in evidence.records("shrink")])
+    return with_columns(runs, *_shrink_columns, *shrink_components, *(f"{kind} share" for kind in shrink_kinds))
 
 # %% ../nbs/54_other_claims.ipynb #cb2dbdea
 def shrink_pairs(

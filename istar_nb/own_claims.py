@@ -108,7 +108,7 @@ def pretrained_ends(
     wanted = {c.id for c in grid(*evidence.specs("pretrain"), PretrainConfig)}
     along = evidence.pretrained
     ends = along[along.id.isin(wanted) & (along.status == "done")].drop_duplicates("id", keep="last")
-    return ends.assign(task="held-out text", model="scratch", two_nn=ends.token_two_nn_layers.str[-1].astype(float))
+    return ends.assign(task="held-out text", model="scratch", two_nn=[float(dims[-1]) for dims in ends.token_two_nn_layers])
 
 # %% ../nbs/55_own_claims.ipynb #d9d238dd
 def fine_tuned(

@@ -310,7 +310,7 @@ def best_elsewhere(
     "Scores of the best option, chosen without the seed it is scored on."
     import pandas as pd
     table = table.dropna()
-    seeds = table.index if len(table) > 1 else []
+    seeds = table.index if len(table) > 1 and len(table.columns) else []
     return pd.Series({s: table.loc[s, table.drop(index=s).mean().idxmax()] for s in seeds}, dtype=float)
 
 # %% ../nbs/50_verdicts.ipynb #5aa4cdeb

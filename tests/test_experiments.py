@@ -1,11 +1,13 @@
 "The stored pages agree with the claims that the records give, and every claim is on its page and among the findings."
 import json
 import re
+import shutil
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import pytest
 
-from istar_nb.claims import every_claim, page_claims, pages, sentences
+from istar_nb.claims import every_claim, page_claims, pages, plot_main, sentences
 from istar_nb.control_claims import sentence_comparisons
 from istar_nb.evidence import opened
 from istar_nb.verdicts import claim_cells, claims_table
@@ -85,6 +87,22 @@ def test_no_verdict_rests_on_an_invented_threshold(claims):
 def test_an_unknown_page_and_a_folder_without_records_are_errors_that_say_so(tmp_path):
     with pytest.raises(ValueError, match="`page` must be one of istar_table1"): page_claims("table1")
     with pytest.raises(ValueError, match="`root` must hold a folder `runs`"): every_claim(tmp_path)
+
+
+@pytest.mark.parametrize("kept", ["", "cola", "scratch-figure8", "pretrained-downstream", "dose"])
+def test_every_page_can_be_computed_from_a_store_of_ones_own(kept, tmp_path):
+    "A store with the runs of one grid, or with none: claims that lack runs say so, and no sentence has a gap."
+    own, whole = tmp_path/"results", opened()
+    for folder in ("runs", "pretrained", "stability"): (own/folder).mkdir(parents=True)
+    shutil.copytree(whole.root/"stability", own/"stability", dirs_exist_ok=True)
+    shutil.copy(whole.root/"majority.json", own)
+    for run in whole.ids(kept) if kept else ():
+        if (path := whole.root/"runs"/f"{run}.json").exists(): shutil.copy(path, own/"runs")
+    found = every_claim(own)
+    said = [*sentences(found), *(c.text for c in found), *(c.ours for c in found)]
+    assert not [text for text in said if "nan" in text.split() or "+nan" in text or "None" in text]
+    assert any(c.word == "not run" for c in found)
+    plt.close(plot_main(found))
 
 
 def test_intervals_over_sentences_are_those_of_the_records_at_hand():
