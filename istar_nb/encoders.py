@@ -188,21 +188,39 @@ def _check_loaded(
     return shapes
 
 # %% ../nbs/21_encoders.ipynb #846b3a89
+def _class_for(
+    source:str,   # a folder or hub id
+    task:Head,    # whose head to put on; None for the bare encoder
+    options:dict, # of `from_pretrained`
+):                # a class of transformers
+    "The class that reads a checkpoint; of an encoder-decoder family only the encoder, where there is a class for it."
+    from transformers import AutoConfig, AutoModelForTextEncoding
+    from transformers.models.auto import modeling_auto as known
+    config = AutoConfig.from_pretrained(source, **{k: v for k, v in options.items() if k != "use_safetensors"})
+    if config.model_type not in known.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES: return _head_class(task)
+    if task is not None:
+        raise ValueError(f"`name` {source!r} is of the encoder-decoder family {config.model_type}: its encoder can be "
+                         "measured, and only models of other families can be trained")
+    alone = config.model_type in known.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES
+    return AutoModelForTextEncoding if alone else _head_class(task)
+
+
 def _read_checkpoint(
     source:str,      # a folder or hub id
     task:Head,       # whose head to put on; None for the bare encoder
     **options,       # of `from_pretrained`
 )->nn.Module:
     "A checkpoint under the task's head: the one it was saved with, or a new one where that has other labels."
-    model, report = _head_class(task).from_pretrained(
-        weights_folder(source), dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True,
-        **_head_options(task), **options)
+    folder = weights_folder(source)
+    model, report = _class_for(folder, task, options).from_pretrained(
+        folder, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True, **_head_options(task),
+        **options)
     if shapes := _check_loaded(model, report, source, task):
         saved, wanted = (shape[0] for shape in next(iter(shapes.values())))
         name = task.name if isinstance(task, Task) else task
         warnings.warn(f"the head in {source!r} has {saved} outputs and {name} needs {wanted}: it gets a new head",
                       stacklevel=4)
-    return model
+    return model.get_encoder() if model.config.is_encoder_decoder else model
 
 # %% ../nbs/21_encoders.ipynb #6c7c12be
 def load_pretrained(

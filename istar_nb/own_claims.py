@@ -108,7 +108,8 @@ def pretrained_ends(
     wanted = {c.id for c in grid(*evidence.specs("pretrain"), PretrainConfig)}
     along = evidence.pretrained
     ends = along[along.id.isin(wanted) & (along.status == "done")].drop_duplicates("id", keep="last")
-    return ends.assign(task="held-out text", model="scratch", two_nn=[float(dims[-1]) for dims in ends.token_two_nn_layers])
+    last = [float(dimensions[-1]) for dimensions in ends.token_two_nn_layers]
+    return ends.assign(task="held-out text", model="scratch", two_nn=last)
 
 # %% ../nbs/55_own_claims.ipynb #d9d238dd
 def fine_tuned(
