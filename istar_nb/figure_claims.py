@@ -109,7 +109,7 @@ def istar_figure3(
     return claims + doses(evidence)
 
 # %% ../nbs/53_figure_claims.ipynb #43e9b04e
-dose_grids = ("cola", "cola-unbiased", "tasks", "scratch", "scratch-methods")
+dose_grids = ("cola", "cola-unbiased", "tasks", "scratch", "scratch-seeds", "scratch-methods")
 dose_methods = ("istar", "istar-unbiased", "cosreg", "vicreg", "uniformity")
 
 def _dose_pairs(
@@ -138,7 +138,7 @@ def doses(
 
 # %% ../nbs/53_figure_claims.ipynb #61acf1b4
 figure4_paper = {"BERT": 0.004, "ALBERT": 0.007, "DistilBERT": 0.007} # IsoScore* of the last layer, SST-2, λ = 1
-figure4_grids = ("cola", "scratch", "scratch-methods")
+figure4_grids = ("cola", "scratch", "scratch-seeds", "scratch-methods")
 
 def figure4_runs(
     evidence:Evidence,  # the records

@@ -16,20 +16,22 @@ from contextlib import contextmanager
 from numbers import Integral, Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+if TYPE_CHECKING: import pandas as pd
+
 # %% ../nbs/18_frames.ipynb #1c13d77a
+_separators = {".csv": ",", ".tsv": "\t"}
 _cells = dict(keep_default_na=False, na_values=[""])    # "NA" is a word; an empty cell is missing
 _lines = dict(chunksize=1 << 30)    # all at once: types are not found from the first rows alone
-_formats = {".csv": ("csv", dict(sep=",", **_cells, **_lines)), ".tsv": ("csv", dict(sep="\t", **_cells, **_lines)),
-            ".json": ("json", _lines), ".jsonl": ("json", _lines), ".parquet": ("parquet", {})}
+_others = {".json": ("json", _lines), ".jsonl": ("json", _lines), ".parquet": ("parquet", {})}
 
 def file_format(path:Path)->str|None: # such as ".csv"; None for a file that is no table
     "The ending that says how a file is read; one of a compressed file is looked through."
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in (".gz", ".xz", ".bz2", ".zst")]
-    return suffixes[-1] if suffixes and suffixes[-1] in _formats else None
+    return suffixes[-1] if suffixes and suffixes[-1] in {*_separators, *_others} else None
 
 # %% ../nbs/18_frames.ipynb #dea7d47b
 def _cell(inside:str)->re.Pattern: # one cell and its end: enclosed in quotation marks, or without one at its start
@@ -48,6 +50,14 @@ def _is_quoted(path:Path)->bool:
     return True
 
 # %% ../nbs/18_frames.ipynb #b4e72867
+def _read_cells(path:Path)->"pd.DataFrame":
+    "A file with commas or tabs."
+    import pandas as pd
+    end = file_format(path)
+    plain = dict(quoting=csv.QUOTE_NONE) if end == ".tsv" and not _is_quoted(path) else {}
+    return pd.read_csv(path, sep=_separators[end], low_memory=False, **_cells, **plain)
+
+
 def _load(path:Path, cache:str)->Any: # a Dataset or a dict of them
     "What `datasets` makes of a file or folder."
     import datasets
@@ -55,9 +65,12 @@ def _load(path:Path, cache:str)->Any: # a Dataset or a dict of them
     if path.is_dir():
         if any((path/name).is_file() for name in ("dataset_dict.json", "state.json")):
             return datasets.load_from_disk(str(path), keep_in_memory=True)
+        kinds = {file_format(file) for file in path.rglob("*")} - {None}
+        if len(kinds) == 1 and (end := kinds.pop()) in _separators:
+            return datasets.load_dataset("csv", data_dir=str(path), sep=_separators[end], **options, **_cells, **_lines)
         return datasets.load_dataset(str(path), **options)
-    name, more = _formats[file_format(path)]
-    if file_format(path) == ".tsv" and not _is_quoted(path): more = more | dict(quoting=csv.QUOTE_NONE)
+    if file_format(path) in _separators: return datasets.Dataset.from_pandas(_read_cells(path), preserve_index=False)
+    name, more = _others[file_format(path)]
     return datasets.load_dataset(name, data_files=str(path), **options, **more)
 
 # %% ../nbs/18_frames.ipynb #be59554e
@@ -81,7 +94,7 @@ def read_splits(
     from datasets.exceptions import DatasetNotFoundError, DatasetGenerationError
     if not path.exists(): raise ValueError(f"there is no file or folder {path}")
     if path.is_file() and file_format(path) is None:
-        raise ValueError(f"{path} must end in {', '.join(_formats)} or be a folder of such files")
+        raise ValueError(f"{path} must end in {', '.join([*_separators, *_others])} or be a folder of such files")
     try:
         with TemporaryDirectory() as cache, _quiet():
             found = _load(path, cache)

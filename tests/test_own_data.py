@@ -7,6 +7,7 @@ import pytest
 
 from istar_nb.cli import main
 from istar_nb.evidence import answers_of
+from istar_nb.frames import read_splits
 from istar_nb.records import iterate_records
 from istar_nb.runs import RunConfig
 from istar_nb.sweeps import sweep
@@ -191,3 +192,13 @@ def test_answers_of_many_classes_can_be_read_back(classes, tmp_path):
     assert len(task.labels) == classes and len(found) == record.data["validation"] and found.dtype == np.int64
     assert np.bincount(found).max()/len(found) == pytest.approx(record.epochs[-1]["majority_share"])
     assert set(found.tolist()) <= set(range(classes))
+
+
+@pytest.mark.parametrize("ending, separator", [("csv", ","), ("csv.gz", ","), ("tsv", "\t")])
+def test_labels_that_turn_into_words_late_are_words(ending, separator, tmp_path):
+    "Hundreds of thousands of rows with numbers, and then one without."
+    rows, path = 300_000, tmp_path/f"late.{ending}"
+    labels = [str(i % 2) for i in range(rows)] + ["odd"]*40
+    pd.DataFrame(dict(text=["A text."]*len(labels), label=labels)).to_csv(path, index=False, sep=separator)
+    read = read_splits(path)["train"]
+    assert [row["label"] for row in read] == labels
