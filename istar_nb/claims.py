@@ -103,7 +103,9 @@ def _other_side(
     other = by.get(claim.name.replace(side, sides[side == sides[0]])) if side else None
     if other is None or not other.ours: return ""
     firm = "survives too" if other.survives else "does not survive"
-    return f"; for {other.name.rpartition(', ')[2].removesuffix(' only')} it is {other.ours}, which {firm}"
+    side = other.name.rpartition(', ')[2].removesuffix(' only')
+    against = ", against the claim," if other.word == "opposite" else ""
+    return f"; for {side} the correlation is {other.ours}{against} and {firm}"
 
 
 def _on_scores(
@@ -115,7 +117,7 @@ def _on_scores(
     left = [c for c in tested if c.survives]
     gains = [c for c in left if not c.found.ranks and c.found.effect > 0]
     def survive(some): return "survives" if len(some) < 2 else "survive"
-    def said(c): return f"{c.text} ({'rank correlation ' * c.found.ranks}{c.ours}{_other_side(c, named(claims))})"
+    def said(c): return f"“{c.text}” ({'rank correlation ' * c.found.ranks}{c.ours}{_other_side(c, named(claims))})"
     gained = count(len(gains), "gain").capitalize()
     text = (f"{gained} in task score {survive(gains)} the correction for multiple testing. Of {len(tested)} tests of "
             f"what the three papers claim about task scores, {len(left) or 'none'} {survive(left)} it")
@@ -152,8 +154,9 @@ def _on_strengths(
     text += ": " + "; ".join(f"{what(c)} by {points(c)}, {place(c)}" for c in alive) + "." if alive else "."
     for where in dict.fromkeys(map(place, dead)):
         cases = [c for c in dead if place(c) == where]
-        text += (f" All runs collapsed and gave every sentence the same answer {where} under "
-                 f"{'; '.join(what(c).partition(' (')[0] for c in cases)} ({points(cases[0], False)}).")
+        text += (f" {where[0].upper()}{where[1:]}, every run of "
+                 f"{' and of '.join(what(c).partition(' (')[0] for c in cases)} collapsed: it gave every sentence the "
+                 f"same answer ({points(cases[0], False)}).")
     return text
 
 
@@ -226,9 +229,9 @@ def _on_geometry(
     apart = f"{told(some)} among the runs that did not collapse and " if some else ""
     return (f"I-STAR moves IsoScore the way the sign of λ predicts in {len(right)} of {len(moved)} combinations of "
             f"encoder, task and sign, in {sum(c.survives for c in right)} of them after the correction. The paper "
-            f"explains its gains by a lower intrinsic dimension; within a seed, the rank correlation of task score and "
-            f"TwoNN of [CLS] on cola with MiniLM is {apart}{told(every)} over all runs, and on sst2 with the scratch "
-            f"encoder {told(other)}.")
+            f"explains its gains by a lower intrinsic dimension, so score and dimension should be negatively "
+            f"correlated. Within a seed, the rank correlation of task score and TwoNN of [CLS] on cola with MiniLM is "
+            f"{apart}{told(every)} over all runs, and on sst2 with the scratch encoder {told(other)}.")
 
 # %% ../nbs/57_claims.ipynb #3f68af59
 def sentences(

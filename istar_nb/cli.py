@@ -171,7 +171,7 @@ class Measured:
     text: Path | None = None        # measure on this file or pipe, one text a line, or on a table; "-": standard input
     column: str | None = None       # column of the table: .csv, .tsv, .jsonl or .parquet
     embeddings: Path | None = None  # measure this matrix instead: .npy, .safetensors or .parquet, one point a row
-    limit: int | None = None        # this many texts: spread over a task's rows, a file's first; default: all
+    limit: int | None = None        # at most this many texts, spread over a task's rows or a file's first; default: all
     data_dir: str | None = None     # folder with the tasks' files; default: the variable ISTAR_DATA
     hub: bool = False               # allow downloads from the Hugging Face hub
 

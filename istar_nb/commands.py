@@ -176,11 +176,11 @@ def sweep_command(
         selection_seeds: Seeds of the runs that are compared first.
         retry_failed: Rerun failed runs.
         dry_run: Only show what would be run.
-        workers: processes: How many; default: one per GPU, or without a GPU one for every two cores.
+        workers: Number of worker processes (executor "processes"); default: one per GPU, or one for every two cores.
         threads: Compute threads of a run; default: its share of the cores.
-        address: ray: Address of the cluster; default: RAY_ADDRESS, or a cluster on this machine.
-        cpus_per_run: ray: Cores reserved for a run.
-        gpus_per_run: ray: GPUs reserved for a run; with a fraction, runs share one.
+        address: Address of the cluster (executor "ray"); default: RAY_ADDRESS, or a cluster on this machine.
+        cpus_per_run: Cores reserved for a run (executor "ray").
+        gpus_per_run: GPUs reserved for a run (executor "ray"); with a fraction, runs share one.
     """
     check_positive(workers=workers, threads=threads)
     options = asdict(places) | dict(seeds=seeds, executor=executor, retry_failed=retry_failed, workers=workers,
@@ -195,7 +195,7 @@ def pretrain_command(
     models: str | None = None,
     dry_run: bool = False,
 )->None:
-    """Pre-train encoders, new ones or ones that exist: those of a grid that are not made yet.
+    """Pre-train the encoders of a grid that have no record yet: new ones, or existing ones trained further.
 
     Args:
         grid: YAML file with base, seeds and runs, as for `istar sweep`, with the options of `PretrainConfig`.
@@ -218,4 +218,5 @@ def pretrain_command(
         there = "yes" if pretrained_folder(name, models).is_dir() else "no"
         rows.append([name, config.model or "new", config.lam, config.seed, there, last.get("mlm_loss"),
                      last.get("isoscore")])
-    show_table(["model", "from", "λ", "seed", "there", "held-out loss, nats", "ι"], rows, f"models of {grid.name}")
+    head = ["model", "trained from", "λ", "seed", "exists", "held-out loss, nats", "ι"]
+    show_table(head, rows, f"models of {grid.name}")

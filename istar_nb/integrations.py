@@ -223,7 +223,7 @@ class _PenalizedLoss(_CountedLoss):
 
 # %% ../nbs/15_integrations.ipynb #02045256
 class IsotropyTrainerMixin(_PenalizedLoss):
-    "Adds λ times a penalty to the training loss of a Hugging Face Trainer, before which it goes among a class's bases."
+    "Adds λ times a penalty to the loss of a Hugging Face Trainer: `class MyTrainer(IsotropyTrainerMixin, Trainer)`."
     def __init__(self,
         *args,                              # of the Trainer
         regularizer:Regularizer|None=None,  # the penalty; None for the task loss alone

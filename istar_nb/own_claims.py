@@ -77,7 +77,7 @@ def _without_shrinkage(
         for (place, lam), rows in pairs.groupby(["place", "lam"]):
             unit = "IsoScore" if kind == "geometry" else "Matthews" if place.endswith("cola") else "accuracy"
             claimed = "down" if value == "isoscore" and lam < 0 else "up"
-            name = f"the unbiased score as the penalty {text} I-STAR with ζ = 0.2, λ = {signed(lam)}, {place}"
+            name = f"unbiased I-STAR {text} I-STAR with ζ = 0.2, λ = {signed(lam)}, {place}"
             claims.append(Claim(name, own, "I-STAR without shrinkage", "every_method", name, kind, unit,
                                 paired_estimate(rows.difference.dropna().tolist()), claimed))
     return claims

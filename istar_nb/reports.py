@@ -191,7 +191,7 @@ _measure_notes = [
     ["IsoScore", "1 when the variance is equal in all directions, 0 when there is only one (Rudman et al. 2022); of "
                  "few points it is too low"],
     ["IsoScore, unbiased", "the same with unbiased estimates of the traces; it may exceed 1"],
-    ["mean cosine", "of all pairs of points, about the origin: it tells of the mean more than of the shape"],
+    ["mean cosine", "of all pairs of points, about the origin: it reflects the mean more than the shape"],
     ["σ₁² share", "the largest direction's share of the sum of squares about the origin (raw), or of the variance "
                   "(centred)"],
     ["participation ratio", "how many dimensions the variance would fill evenly: 1 + (d - 1)·IsoScore"],

@@ -140,7 +140,7 @@ class _Strength(_Rows):
     lam_start: float = 0.             # epochs before the penalty sets in; fractions are allowed
     lam_ramp: float = 0.              # epochs in which λ then grows from 0 to its value
     placebo: bool = False             # control: on every weight matrix a random gradient as long as the penalty's
-    target: float | None = None       # istar: IsoScore* in (0, 1) to be pulled to; reparametrised: to begin with
+    target: float | None = None       # istar: pull IsoScore* to this value in (0, 1); reparametrised: start from it
     shape: Literal["spectrum", "outlier"] = "spectrum"  # reparametrised: of all eigenvalues, or one coordinate's
 
 # %% ../nbs/22_runs.ipynb #f3498b08
@@ -151,7 +151,7 @@ class _Penalty(_Strength):
     refresh_every: int | None = None  # istar: also renew it after this many updates
     average: float = 0.05             # istar: weight of the newest batch in the moving average
     reference_points: int = 250_000   # istar: points behind the reference covariance
-    layers: tuple[int, ...] | None = None  # under the penalty, 0: embeddings; None: istar all others, the rest the last
+    layers: tuple[int, ...] | None = None  # to penalise, 0: embeddings; None: all others for istar, else the last
     tokens: Literal["real", "cls", "all"] | None = None  # under the penalty; None: the method's; "all" counts padding
     per_layer: bool = False           # istar: average one score per layer instead of scoring the union of layers
     penalty_precision: Literal["highest", "medium"] = "highest"  # istar: "medium" may round factors of its products
@@ -165,7 +165,7 @@ class _Penalty(_Strength):
 @dataclass(frozen=True)
 class _Modules(_Penalty):
     depth: int = 1                    # isolayer: linear layers inserted
-    keep: Literal["score", "isoscore"] = "score"  # isolayer: keep the best score, or most isotropic not worse
+    keep: Literal["score", "isoscore"] = "score"  # isolayer: epoch with the best score, or most isotropic one no worse
     stage_epochs: int = 200           # isolayer: passes over the frozen features, at most
     stage_loss: Literal["joint", "task"] = "joint"  # isolayer: the paper's loss, or the task's alone as a control
     bias_correction: bool = True      # isobn: correct the running averages for starting at zero; released code does not
@@ -178,7 +178,7 @@ class RunConfig(_Modules):
     epochs: int = 3                   # passes over the training data
     batch_size: int = 32              # sentences in a step, over all processes
     batches: Literal["length", "random"] = "length" # sentences of similar length together, or at random as released
-    pad_to: int | None = None         # least tokens of a training batch; None: its longest; SQuAD as released 384
+    pad_to: int | None = None         # pad training batches to at least this many tokens; None: to the longest text
     accumulate: int = 1               # steps whose gradients are added up before an update; the I-STAR paper uses 2
     lr: float = 5e-5                  # peak learning rate of AdamW
     weight_decay: float = 0.01        # of AdamW, not on biases and layer norms

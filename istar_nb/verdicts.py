@@ -234,7 +234,8 @@ def claims_table(
     linked:bool=False,       # whether to name and link each claim's page
 )->str:                      # Markdown
     "Claims with the paper's effect beside ours."
-    head = ["claim", "the paper's effect", "ours, 95 % interval", "seeds", "verdict", "p, Holm", "to decide it"]
+    head = ["claim", "the paper's effect", "our effect, 95 % interval", "seeds", "verdict", "p, corrected (Holm)",
+            "what would decide it"]
     rows = [claim_cells(c) for c in claims]
     if linked: head, rows = ["page", *head], [[f"[{c.where}]({c.page}.ipynb)", *row] for c, row in zip(claims, rows)]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"]*len(head), *rows))

@@ -171,7 +171,7 @@ def _unknown_padding(
 )->str:             # an error message
     "What to do when nobody has said which tokens are padding."
     shapes = sorted({str(tuple(getattr(mask, "shape", ()))) for mask in masks})
-    came = f"`{wanted}` {', '.join(shapes)} does not tell" if masks else f"no call around it has an `{wanted}`"
+    came = f"`{wanted}` {', '.join(shapes)} does not fit them" if masks else f"no call around it has an `{wanted}`"
     return (f"`mask`: which states {tuple(states.shape)} of layer {name!r} are padding is not known: {came}. "
             "Call the model with a mask (B, T) of that name, or give watch mask=None if every token counts "
             "(images, packed sequences), the name of another argument, or a function")
