@@ -15,6 +15,13 @@ from istar_nb.statistics import crossed_interval
 from istar_nb.tasks import load_task
 
 
+def matthews(answers, labels):
+    "Matthews' correlation of two vectors of zeros and ones, which is Pearson's, in a small part of sklearn's time."
+    a, b = answers - answers.mean(), labels - labels.mean()
+    scale = np.sqrt((a@a)*(b@b))
+    return a@b/scale if scale > 0 else 0.
+
+
 def compute(data):
     "Mean difference in Matthews' correlation, its interval, seeds and rows, by the comparison's name."
     evidence, found = opened(), {}
@@ -22,7 +29,7 @@ def compute(data):
     labels = np.array([row["label"] for row in load_task("cola", data_dir=data).validation])
     for name, frames in sentence_comparisons(evidence).items():
         run, baseline = (np.stack([answers[i] for i in frame.id]) for frame in frames)
-        low, high = crossed_interval(run, baseline, labels, lambda a, y: matthews_corrcoef(y, a))
+        low, high = crossed_interval(run, baseline, labels, matthews)
         mean = np.mean([matthews_corrcoef(labels, a) - matthews_corrcoef(labels, b) for a, b in zip(run, baseline)])
         found[name] = dict(mean=round(float(mean), 6), low=round(low, 6), high=round(high, 6), seeds=len(run),
                            rows=len(labels))
