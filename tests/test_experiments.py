@@ -115,4 +115,4 @@ def test_intervals_over_sentences_are_those_of_the_records_at_hand():
         kept, mean = stored[name], (runs.score - baselines.score).mean()
         assert (kept["seeds"] == len(runs)
                 and kept["mean"] == pytest.approx(mean, abs=2e-6)), f"run tools/crossed.py again: {name}"
-        assert kept["low"] < kept["mean"] < kept["high"]
+        assert kept["low"] <= kept["mean"] <= kept["high"]    # equal where both collapse in every seed

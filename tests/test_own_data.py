@@ -202,3 +202,17 @@ def test_labels_that_turn_into_words_late_are_words(ending, separator, tmp_path)
     pd.DataFrame(dict(text=["A text."]*len(labels), label=labels)).to_csv(path, index=False, sep=separator)
     read = read_splits(path)["train"]
     assert [row["label"] for row in read] == labels
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet"])
+def test_a_name_with_wildcards_is_the_name_of_one_file(ending, tmp_path):
+    "Brackets and stars are part of a name: no other file is read instead of it, or beside it."
+    (tmp_path/"wanted").mkdir()
+    wanted, table = write(tmp_path/"wanted", ending), frame().assign(review="another file")
+    other = write(tmp_path, ending, table)
+    rows = read_splits(wanted)["train"]
+    for name, neighbour in (("films[1]", "films1"), ("film*", "films"), ("films?", "filmsX")):
+        path = wanted.rename(tmp_path/f"{name}.{ending}")
+        other = other.rename(tmp_path/f"{neighbour}.{ending}")
+        assert read_splits(path)["train"] == rows
+        wanted = path
