@@ -187,7 +187,7 @@ def test_the_mask_of_another_argument_and_of_another_shape():
         assert {int(values["count"]) for values in seen.compute().values()} == {int(mask.sum()) + len(x)}
     added = (1 - batch["attention_mask"].float())*-1e4
     with pytest.raises(ValueError, match="negative"), watch(named, mask="real"): named(x, added)
-    with pytest.raises(ValueError, match="does not tell"), watch(named, mask="real"): named(x, mask[:, :-1])
+    with pytest.raises(ValueError, match="does not fit them"), watch(named, mask="real"): named(x, mask[:, :-1])
 
 
 @pytest.mark.parametrize("family", ("t5", "bart"))
@@ -231,7 +231,7 @@ class Pooled(Tower):
 
 
 def test_a_longer_mask_needs_a_cache():
-    with pytest.raises(ValueError, match="does not tell"), watch(model := Pooled()):
+    with pytest.raises(ValueError, match="does not fit them"), watch(model := Pooled()):
         model(torch.randn(2, 6, 8), torch.ones(2, 6))
 
 
