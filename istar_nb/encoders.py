@@ -247,17 +247,10 @@ def load_pretrained(
                          f"{kind} could be read from it. To download from the hub, set hub=True (--hub).") from e
 
 # %% ../nbs/21_encoders.ipynb #9b93e2d6
-def _words_of(model:nn.Module)->int|None: # None for a model without a table, such as one that hashes characters
-    "How many words a model's table holds."
-    try: table = model.get_input_embeddings()
-    except NotImplementedError: return None
-    return table.num_embeddings if isinstance(table, nn.Embedding) else None
-
-
 def _fit(name:str, model:nn.Module, tokenizer)->None:
     "Cut texts where the model's positions end; an error for a tokenizer with words that the model does not have."
     inner = model.encoder if isinstance(model, ClsModel) else model
-    words = _words_of(inner)
+    words = getattr(inner.config, "vocab_size", None)    # a model that hashes characters has no table of words
     known = max(tokenizer.vocab_size, 1 + max(tokenizer.all_special_ids, default=0))    # what a text can hold
     if words is not None and known > words:
         raise ValueError(f"`name` {name!r} has a tokenizer with {known} words, and a model for {words}")

@@ -74,7 +74,7 @@ class Store:
                             "token_two_nn_layers")
 
 # %% ../nbs/51_evidence.ipynb #11479c24
-_seldom = ("isolayer_best", "padded_isoscore", "padding_share", "padding_apart", "majority_share", "last_isoscore")
+_seldom = ("isolayer_best", "padded_isoscore", "padding_share", "padding_apart", "majority_share")
 
 class Evidence(Store):
     "The records of a store as tables."

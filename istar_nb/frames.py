@@ -56,7 +56,9 @@ def _read_cells(path:Path)->"pd.DataFrame":
     import pandas as pd
     end = file_format(path)
     plain = dict(quoting=csv.QUOTE_NONE) if end == ".tsv" and not _is_quoted(path) else {}
-    return pd.read_csv(path, sep=_separators[end], low_memory=False, **_cells, **plain)
+    frame = pd.read_csv(path, sep=_separators[end], low_memory=False, **_cells, **plain)
+    if not isinstance(frame.index, pd.RangeIndex): raise ValueError("its rows have more cells than its header")
+    return frame
 
 
 def _load(path:Path, cache:str)->Any: # a Dataset or a dict of them

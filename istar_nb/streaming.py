@@ -110,6 +110,7 @@ class _SummedMetric(Metric):
     def _load_from_state_dict(self, *args, **kwargs)->None:
         super()._load_from_state_dict(*args, **kwargs)
         self.sums = self.sums.clone().to(self.device)
+        self._computed = None    # what torchmetrics keeps of the points that were there before
 
 # %% ../nbs/05_streaming.ipynb #ca836717
 class _FedMetric(_SummedMetric):

@@ -374,3 +374,17 @@ def test_watching_waits_twice_a_layer():
             assert sim.waits.total() - own <= 2*len(seen.metrics), sim.waits
         for name, metric in seen.metrics.items():
             assert_close(metric.sums.cpu(), plain.metrics[name].sums, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [IsoScoreMetric, IsotropyMetrics])
+def test_a_state_that_is_loaded_replaces_a_score_that_was_computed(kind):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 8, generator=generator)*torch.linspace(0.2, 2, 8)
+    few, all_of_them = kind(), kind()
+    few.update(x[:20])
+    all_of_them.update(x)
+    before = all_of_them.compute()
+    all_of_them.load_state_dict(few.state_dict())
+    after, wanted = all_of_them.compute(), few.compute()
+    if kind is IsotropyMetrics: before, after, wanted = (found["isoscore"] for found in (before, after, wanted))
+    assert after == wanted != before
