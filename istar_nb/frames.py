@@ -74,7 +74,7 @@ def _load(path:Path, cache:str)->Any: # a Dataset or a dict of them
         return datasets.load_dataset(str(path), **options)
     if file_format(path) in _separators: return datasets.Dataset.from_pandas(_read_cells(path), preserve_index=False)
     name, more = _others[file_format(path)]
-    return datasets.load_dataset(name, data_files=glob.escape(str(path)), **options, **more)
+    return datasets.load_dataset(name, data_files=glob.escape(str(path.absolute())), **options, **more)
 
 # %% ../nbs/18_frames.ipynb #be59554e
 @contextmanager

@@ -1,5 +1,6 @@
 "Own data: real files of every kind through the command line, sweeps and Python; mistakes give a message, no record."
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -205,14 +206,15 @@ def test_labels_that_turn_into_words_late_are_words(ending, separator, tmp_path)
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet"])
-def test_a_name_with_wildcards_is_the_name_of_one_file(ending, tmp_path):
+def test_a_name_with_wildcards_is_the_name_of_one_file(ending, tmp_path, monkeypatch):
     "Brackets and stars are part of a name: no other file is read instead of it, or beside it."
-    (tmp_path/"wanted").mkdir()
-    wanted, table = write(tmp_path/"wanted", ending), frame().assign(review="another file")
-    other = write(tmp_path, ending, table)
+    here = tmp_path/"in [1]"
+    (here/"wanted").mkdir(parents=True)
+    monkeypatch.chdir(here)
+    wanted = write(here/"wanted", ending)
+    other = write(here, ending, frame().assign(review="another file"))
     rows = read_splits(wanted)["train"]
+    assert rows[0]["review"] != "another file"
     for name, neighbour in (("films[1]", "films1"), ("film*", "films"), ("films?", "filmsX")):
-        path = wanted.rename(tmp_path/f"{name}.{ending}")
-        other = other.rename(tmp_path/f"{neighbour}.{ending}")
-        assert read_splits(path)["train"] == rows
-        wanted = path
+        wanted, other = wanted.rename(here/f"{name}.{ending}"), other.rename(here/f"{neighbour}.{ending}")
+        assert read_splits(wanted)["train"] == rows == read_splits(Path(wanted.name))["train"]
