@@ -8,6 +8,7 @@ __all__ = ['LayerPenalty', 'CosReg', 'VICRegCovariance', 'LogPotential', 'Unifor
 # %% ../nbs/11_baselines.ipynb #5afb880f
 import math
 from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral
 
 import torch
 import torch.distributed as dist
@@ -18,7 +19,7 @@ from .processes import (all_processes, averaged, check_scope, differentiable_gra
                                 global_sum, process_count, process_rank, single_process)
 from .regularizers import Regularizer
 from .scores import check_count
-from .states import HiddenStates, check_tokens
+from .states import HiddenStates, check_tokens, layer_numbers
 
 # %% ../nbs/11_baselines.ipynb #eb41315f
 def _unit_vectors(
@@ -47,13 +48,13 @@ def _check_directions(
 class LayerPenalty(Regularizer):
     "A penalty of every chosen layer by itself, averaged over them."
     def __init__(self,
-        layers:int|Sequence[int]|str|None=None, # which layers; None for the last, "all" for all
+        layers:int|Iterable[int]|str|None=None, # which layers; None for the last, "all" for all
         tokens:str="real",                      # "real", "cls", or "all" to count padding
         scope:str="global",                     # "global": the batch of all processes; "local": each its own
     ):
         super().__init__()
         check_tokens(tokens)
-        self.layers, self.tokens, self.scope = layers, tokens, check_scope(scope)
+        self.layers, self.tokens, self.scope = layer_numbers(layers), tokens, check_scope(scope)
 
     def clouds(self, states:HiddenStates)->list[Tensor]: # (n, d) each
         "The points of every chosen layer."
@@ -94,7 +95,7 @@ class CosReg(LayerPenalty):
 class VICRegCovariance(LayerPenalty):
     "Sum of the squared off-diagonal covariances, divided by d (Bardes, Ponce & LeCun 2022, *VICReg*)."
     def __init__(self,
-        layers:int|Sequence[int]|str|None=None, # which layers, averaged; None for the last, "all" for all
+        layers:int|Iterable[int]|str|None=None, # which layers, averaged; None for the last, "all" for all
         tokens:str="cls",                       # "real", "cls", or "all" to count padding
         scope:str="global",                     # "global": the batch of all processes; "local": each its own
     ): super().__init__(layers, tokens, scope)
@@ -172,7 +173,7 @@ class Uniformity(LayerPenalty):
     "ln of the mean Gaussian potential of pairs of directions (Wang & Isola 2020)."
     def __init__(self,
         t:float=2.,                             # sharpness in (0, 20]; the paper's 2
-        layers:int|Sequence[int]|str|None=None, # which layers, averaged; None for the last, "all" for all
+        layers:int|Iterable[int]|str|None=None, # which layers, averaged; None for the last, "all" for all
         tokens:str="cls",                       # "real", "cls", or "all" to count padding
         scope:str="global",                     # "global": the batch of all processes; "local": each its own
     ):
@@ -240,7 +241,7 @@ class RelativeStrength(_Norms):
         super().__init__()
         if not math.isfinite(fraction): raise ValueError(f"`fraction` must be finite, not {fraction!r}")
         if not 0 < average <= 1: raise ValueError(f"`average` must be greater than 0 and at most 1, not {average!r}")
-        if not isinstance(every, int) or every < 1:
+        if not isinstance(every, Integral) or every < 1:
             raise ValueError(f"`every` must be a whole number of updates, at least 1, not {every!r}")
         self.fraction, self.past, self.every = float(fraction), 1 - average, every
 

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import os
 import sys
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -44,8 +45,9 @@ def _with_value(table:"pd.DataFrame", condition:str)->"pd.Series": # of booleans
     if not equals or name not in table:
         raise ValueError(f"--where {condition!r} must be NAME=VALUE with a column of the table: "
                          f"{', '.join(map(str, table.columns))}")
-    if table[name].dtype != float: return table[name].map(lambda cell: value in (str(cell), show_value(cell)))
-    try: return table[name] == float(value)
+    def forms(cell): return str(cell), show_value(cell), str(cell).lower()
+    if table[name].dtype != float: return table[name].map(lambda cell: value in forms(cell)).astype(bool)
+    try: return (table[name] == float(value)) | (table[name].map(show_value) == value)
     except ValueError: raise ValueError(f"--where {condition!r}: {name} is a number") from None
 
 # %% ../nbs/61_cli.ipynb #e3761524
@@ -215,10 +217,19 @@ def _config_file(args:list[str])->str|None:
     return parser.parse_known_args(args)[0].config
 
 
+# %% ../nbs/61_cli.ipynb #2702b7d2
+def _check_once(args:list[str])->None:
+    "An error for an option of several values that comes twice."
+    options = Counter(word.partition("=")[0].replace("_", "-") for word in args)
+    if twice := [option for option in ("--where", "--seeds", "--selection-seeds", "--layers") if options[option] > 1]:
+        raise ValueError(f"{twice[0]} is given twice: give it once, with all its values")
+
+
 # %% ../nbs/61_cli.ipynb #9c1eb4e3
 def _carry_out(args:list[str])->None:
     "Parse the command line and carry it out."
     if args[:1] == ["--version"]: return print(f"istar_nb {istar_nb.__version__}")
+    _check_once(args)
     chosen = dict(commands)
     if args[:1] == ["train"] and (file := _config_file(args)):
         chosen["train"] = partial(train_command, config=from_file(Path(file)))

@@ -8,6 +8,7 @@ __all__ = ['tile', 'losses', 'product_error', 'uncertain', 'neighbor_distances',
 
 # %% ../nbs/04_dimension.ipynb #5011eb7e
 import math
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
@@ -143,7 +144,7 @@ def neighbor_distances(
     k:int,               # neighbours of each point, at least 1
 )->Tensor:               # (n, k) distances to the nearest other points, ascending, float32 (float64 for float64 `x`)
     "Exact Euclidean distances to the `k` nearest other points, in memory that does not grow with n²."
-    if not isinstance(k, int) or k < 1:
+    if not isinstance(k, Integral) or k < 1:
         raise ValueError(f"`k` must be a whole number of neighbours, at least 1, not {k!r}")
     x = as_points(x, min_points=k+1)
     largest, mean = magnitude(x), x.mean(0, dtype=scalar_dtype(x))
@@ -258,12 +259,12 @@ def gride(
     largest:int=64,      # highest neighbour used; the orders are the powers of two up to it
 )->ScaleCurve:           # float32 (float64 for float64 `x`) values, one for each scale, on the CPU
     "Intrinsic dimension against scale (Gride, Denti et al. 2022)."
-    if not isinstance(largest, int) or largest < 2:
+    if not isinstance(largest, Integral) or largest < 2:
         raise ValueError(f"`largest` must be a whole number, at least 2, not {largest!r}")
     x = as_points(x, min_points=largest+1)
     distances = neighbor_distances(x, largest).cpu()
     rows = []
-    for near in (2**i for i in range(largest.bit_length()-1)):
+    for near in (2**i for i in range(int(largest).bit_length()-1)):
         pair = distances[:, [near-1, 2*near-1]]
         logs = _neighbor_ratios(pair)
         rows.append((near, *_ratio_likelihood(logs, near, 2*near), pair.mean(dtype=logs.dtype), len(logs)))

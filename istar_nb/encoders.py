@@ -13,7 +13,7 @@ import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -283,7 +283,7 @@ def load_encoder(
 def forward_with_states(
     model:nn.Module,        # a Hugging Face model, wrapped for data-parallel training or not
     batch:dict,             # `input_ids` and `attention_mask` (B, T), and what else the model takes
-    layers:int|Sequence[int]|str|None="all", # to keep states of; see `choose_layers`
+    layers:int|Iterable[int]|str|None="all", # to keep states of; see `choose_layers`
 )->tuple:                   # (the model's output, its `HiddenStates`)
     "One forward pass, with the states of every layer or of the chosen ones."
     out = model(**batch, output_hidden_states=asked_for(layers, model))
@@ -299,7 +299,7 @@ def forward_with_states(
 def hidden_states(
     model:nn.Module,        # a Hugging Face model
     batch:dict,             # `input_ids` and `attention_mask` (B, T), padded on any side, and what else the model takes
-    layers:int|Sequence[int]|str|None="all", # to keep states of; see `choose_layers`
+    layers:int|Iterable[int]|str|None="all", # to keep states of; see `choose_layers`
 )->HiddenStates:            # L+1 layers of (B, T, d), in the order of the batch
     "The states of the layers for one batch; padding before a text does not move its tokens to later positions."
     mask = batch["attention_mask"]

@@ -10,7 +10,7 @@ __all__ = ['parameter_groups', 'Session', 'check_loss', 'step', 'host_masked', '
 import math
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
@@ -126,7 +126,7 @@ def step(session:Session)->float: # norm of the gradient before it was clipped
 def host_masked(
     model:nn.Module,  # a Hugging Face model
     batch:dict,       # `input_ids`, `attention_mask`, … as tensors on the host
-    layers:int|Sequence[int]|str|None="all", # to keep states of; see `choose_layers`
+    layers:int|Iterable[int]|str|None="all", # to keep states of; see `choose_layers`
 )->tuple:             # (the model's output, `HiddenStates` whose mask is on the host)
     "A forward pass on the model's device."
     device = next(model.parameters()).device

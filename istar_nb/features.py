@@ -91,4 +91,4 @@ class Collator:
         length = max(self.pad_to or 0, *(len(f["input_ids"]) for f in features))
         sizes = dict(padding="max_length", max_length=length, padding_side="right",
                      pad_to_multiple_of=self.pad_to_multiple_of)
-        return dict(self.tokenizer.pad(kept, return_tensors="pt", verbose=False, **sizes))
+        return dict(self.tokenizer.pad(kept, return_tensors="pt", return_attention_mask=True, verbose=False, **sizes))

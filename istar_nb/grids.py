@@ -17,8 +17,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin
+
+import numpy as np
 
 from .records import RunRecord, iterate_records
 from .runs import RunConfig, defaults
@@ -48,7 +51,8 @@ def values_of(
     "The values that a block gives an option."
     types = option_types(kind)
     if name not in types: raise ValueError(f"a run has no option {name!r}; it has {', '.join(sorted(types))}")
-    listed = isinstance(given, (list, tuple))
+    if isinstance(given, np.ndarray): given = given.tolist()
+    listed = isinstance(given, (list, tuple, range))
     if listed and not given: raise ValueError(f"`{name}` has an empty list of values")
     one = any(get_origin(k) is tuple for k in types[name]) and listed and all(isinstance(v, int) for v in given)
     values = list(given) if listed and not one else [given]
@@ -102,16 +106,16 @@ _keys = {"base", "seeds", "runs"}
 def _parts(spec:str|Path|Mapping|Sequence)->tuple[Mapping,Sequence|None,list]:
     "Base, seeds and blocks of a grid, checked."
     if isinstance(spec, (str, Path)): spec = _read_yaml(spec)
+    if not isinstance(spec, (Mapping, list, tuple)):
+        raise TypeError(f"a grid must be a file, a mapping or a list of blocks, not {type(spec).__name__}")
     if not isinstance(spec, Mapping): spec = dict(runs=list(spec))
     if not set(spec) & _keys: spec = dict(runs=[dict(spec)])
-    if unknown := sorted(set(spec) - _keys):
+    if unknown := sorted(set(spec) - _keys, key=str):
         raise ValueError(f"a grid has no key {', '.join(map(repr, unknown))}; it has base, seeds and runs, "
                          "and options of runs go under base or runs")
     base, seeds, runs = spec.get("base", {}), spec.get("seeds"), spec.get("runs", [{}])
     if not isinstance(base, Mapping): raise TypeError(f"`base` must map options to values, not {base!r}")
     if not isinstance(runs, list): raise TypeError(f"`runs` must be a list of blocks, not {runs!r}")
-    if seeds is not None and not (isinstance(seeds, (list, tuple)) and seeds):
-        raise TypeError(f"`seeds` must be a list of seeds such as [0, 1, 2], not {seeds!r}")
     if seeds is not None and any("seed" in b for b in [base, *runs] if isinstance(b, Mapping)):
         raise ValueError("`seed` is given in a block and `seeds` for the whole grid: leave one out")
     return base, seeds, runs
@@ -134,10 +138,11 @@ def whole_numbers(seeds, name:str)->list[int]:
     if isinstance(seeds, str) or not isinstance(seeds, Iterable):
         raise TypeError(f"`{name}` must be a list of whole numbers, not {seeds!r}")
     seeds = list(seeds)
+    if not seeds: raise ValueError(f"`{name}` is empty: give a seed at least")
     for s in seeds:
-        if isinstance(s, bool) or not isinstance(s, int):
+        if isinstance(s, bool) or not isinstance(s, Integral):
             raise TypeError(f"`{name}` must hold whole numbers, not {s!r}")
-    return seeds
+    return list(map(int, seeds))
 
 # %% ../nbs/27_grids.ipynb #d06511dd
 def grid(

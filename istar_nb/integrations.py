@@ -8,10 +8,12 @@ __all__ = ['states_of', 'model_states', 'collect_reference', 'ReferenceCallback'
 
 # %% ../nbs/15_integrations.ipynb #fa93d71e
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import torch
 from accelerate.utils import send_to_device
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.utils.data import IterableDataset
 from transformers import TrainerCallback
 
 from .baselines import RelativeStrength
@@ -47,7 +50,7 @@ def states_of(
 def model_states(
     model:nn.Module, # a Hugging Face model
     batch:dict,      # `input_ids` and `attention_mask` (B, T), and what else the model takes
-    layers:int|Sequence[int]|str|None="all", # to keep states of; see `choose_layers`
+    layers:int|Iterable[int]|str|None="all", # to keep states of; see `choose_layers`
 )->HiddenStates:     # L+1 layers of (B, T, d)
     "The states of every layer for one batch, or of the chosen ones."
     return states_of(model(**batch, output_hidden_states=asked_for(layers, model)), batch, model)
@@ -72,8 +75,8 @@ def _data_batches(
     epoch:int,                    # with the seed, decides the order
 )->Iterator[dict]:                # on this process's device
     "This process's share of the training data, in an order that disturbs neither sampler nor generators."
-    if not hasattr(loader.dataset, "__len__"):
-        raise ValueError("`train_dataset` has no length, so that no reference can be drawn from it: "
+    if isinstance(loader.dataset, IterableDataset) or not hasattr(loader.dataset, "__len__"):
+        raise ValueError("`train_dataset` gives its rows one after the other, and no reference can be drawn from it: "
                          "use refresh=None and call collect_reference yourself")
     generator = torch.Generator().manual_seed(args.seed*1_000_003 + epoch)
     order = torch.randperm(len(loader.dataset), generator=generator).tolist()[args.process_index::args.world_size]
@@ -135,7 +138,7 @@ def _check_strength(
 )->float|RelativeStrength:      # the value, if valid
     "`lam`, or an error if it is neither a number nor a `RelativeStrength`."
     if isinstance(lam, RelativeStrength): return lam
-    if isinstance(lam, bool) or not isinstance(lam, (int, float)):
+    if isinstance(lam, bool) or not isinstance(lam, Real):
         raise TypeError(f"`lam` must be a number or a RelativeStrength, not {type(lam).__name__}")
     if not math.isfinite(lam): raise ValueError(f"`lam` must be finite, not {lam}")
     return lam
@@ -195,6 +198,8 @@ class _PenalizedLoss(_CountedLoss):
         wanted = asked_for(self.regularizer.layers, model)    # and the last layer: a split model's loss is there
         task, out = plain(model, {**inputs, "output_hidden_states": wanted is True or [*wanted, -1]}, True)
         penalty = self.regularizer(states_of(out, inputs, model), inputs.get("labels"))
+        if not penalty.requires_grad:
+            warnings.warn("the penalty has no gradient: are the layers that it reads frozen?", stacklevel=2)
         k = getattr(self, "current_gradient_accumulation_steps", 1)
         parts = k if self.average_of_update(num_items_in_batch) else 1
         if first: self.update_strength(model, task*parts, penalty)

@@ -7,7 +7,7 @@ __all__ = ['Isotropy', 'measure']
 
 # %% ../nbs/35_isotropy.ipynb #69abae06
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -105,6 +105,8 @@ def _pairs(
             known = isinstance(parts, (tuple, list)) and all(isinstance(part, str) for part in parts)
             if not known or len(parts) not in ((1, 2) if size is None else (size,)):
                 raise TypeError(f"`texts` must hold strings or pairs of strings, not both; number {i} is {text!r:.60}")
+            try: "".join(parts).encode()
+            except UnicodeEncodeError as e: raise ValueError(f"`texts`: number {i} is no Unicode: {text!r:.60}") from e
             size = len(parts)
             yield tuple(parts)
     pairs = checked()
@@ -112,7 +114,7 @@ def _pairs(
     return chain([first], pairs)
 
 # %% ../nbs/35_isotropy.ipynb #1e664d72
-def _check_points(points:object, tokens:str, layers:Sequence[int]|None)->None:
+def _check_points(points:object, tokens:str, layers:object)->None:
     "An error for what only a model with texts can have."
     if isinstance(points, tuple): raise TypeError("`texts` is missing: a model is measured on texts")
     if tokens != "real" or layers is not None:
@@ -123,7 +125,7 @@ def measure(
     model:str|tuple|Points,           # a name; a model and its tokenizer; without `texts`, points (n, d) or their file
     texts:Iterable|None=None,         # strings, or pairs of strings, of any number; None where `model` is points
     tokens:str="real",                # what counts as a point: "real", "cls", "last", "mean" or "all"
-    layers:Sequence[int]|None=None,   # layer numbers, 0 the embeddings; None for all
+    layers:int|Iterable[int]|str|None=None, # layer numbers, 0 the embeddings; None for all
     hub:bool=False,                   # allow downloads from the Hugging Face hub
     batch_tokens:int=8192,            # tokens in a batch
     max_length:int=256,               # tokens kept of a text

@@ -8,6 +8,7 @@ __all__ = ['mean_cosine', 'OuterProducts', 'shares_of', 'spectrum', 'explained_v
            'outliers_of', 'outlier_dimensions', 'high_variance_dimensions']
 
 # %% ../nbs/03_measures.ipynb #3a23fcaa
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
@@ -39,7 +40,7 @@ def mean_cosine(
         if pairs is None:
             total = sum(_unit_rows(rows).sum(0) for _, rows in centred_chunks(x, origin, scale))
             return ((total.square().sum() - n)/(n*(n-1))).to(working_dtype(x))
-        if not isinstance(pairs, int) or pairs < 1:
+        if not isinstance(pairs, Integral) or pairs < 1:
             raise ValueError(f"`pairs` must be a positive whole number or None, not {pairs!r}")
         place = torch.device("cpu") if generator is None else generator.device
         i, step = (torch.randint(low, n, (pairs,), generator=generator, device=place).to(x.device) for low in (0, 1))
@@ -115,7 +116,7 @@ def _check_k(
 )->int:       # the value, if valid
     "`k`, or an error if `x` has no `k`-th singular value."
     most = min(x.shape)
-    if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= most:
+    if not isinstance(k, Integral) or isinstance(k, bool) or not 1 <= k <= most:
         raise ValueError(f"`k` must be a whole number from 1 to min(n, d) = {most}, not {k!r}")
     return k
 

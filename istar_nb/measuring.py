@@ -27,7 +27,7 @@ from .engine import read_states
 from .files import local_path
 from .points import as_points, from_numpy
 from .records import finite
-from .states import HiddenStates
+from .states import HiddenStates, choose_layers, layer_numbers
 from .streaming import IsotropyMetrics, points_of
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ def _text_batches(texts:Iterator, tokenizer, batch_tokens:int, max_length:int, p
         encoded = tokenizer(*map(list, zip(*chunk)), truncation=True, max_length=length).data    # not what was cut off
         for rows in _batch_rows(list(map(len, encoded["input_ids"])), batch_tokens, shuffle):
             columns = {k: [encoded[k][i] for i in rows] for k in encoded}
-            yield dict(tokenizer.pad(columns, padding_side="right", return_tensors="pt", verbose=False))
+            yield dict(tokenizer.pad(columns, padding_side="right", return_attention_mask=True, return_tensors="pt",
+                                     verbose=False))
 
 # %% ../nbs/32_measuring.ipynb #df494ddc
 def text_batches(
@@ -132,9 +133,9 @@ def _one_a_text(
     return x.sum(1, dtype=torch.promote_types(x.dtype, torch.float32))/mask.sum(1, keepdim=True).clamp(min=1)
 
 # %% ../nbs/32_measuring.ipynb #d215c75f
-def _take_in(found:dict[int,Measurement], states:HiddenStates, tokens:str, layers:Sequence[int]|None)->None:
+def _take_in(found:dict[int,Measurement], states:HiddenStates, tokens:str, layers:tuple[int,...]|str)->None:
     "Add the states of a batch to the measurements of their layers."
-    for l in states.choose("all" if layers is None else layers):
+    for l in states.choose(layers):
         x, mask = states.layers[l], states.mask.bool()
         if tokens in ("mean", "last"): x, mask = _one_a_text(x, mask, tokens), mask.any(1)
         found.setdefault(l, Measurement(tokens)).update(x, mask)
@@ -153,15 +154,15 @@ def measure_model(
     model:nn.Module,                # a Hugging Face model
     batches:Iterable[dict],         # from `text_batches`
     tokens:str="real",              # one of `TOKENS`
-    layers:Sequence[int]|None=None, # layer numbers, 0 the embeddings; None for all
+    layers:int|Iterable[int]|str|None=None, # layer numbers, 0 the embeddings; None for all
 )->dict[str,dict]:                  # "0", "1", … and "pooled" (the chosen layers but 0) -> summary
     "Every measure of every layer in one pass, of the model in eval mode; its modes are left as they were."
     if tokens not in TOKENS: raise ValueError(f"`tokens` must be one of {TOKENS}, not {tokens!r}")
     found, device = {}, next(model.parameters()).device
-    kept = "all" if layers is None else layers
+    kept = "all" if layers is None else layer_numbers(layers)
     def forward(model, batch): return hidden_states(model, {k: v.to(device) for k, v in batch.items()}, kept)
     for states in read_states(model, batches, forward):
-        with torch.no_grad(): _take_in(found, states, tokens, layers)
+        with torch.no_grad(): _take_in(found, states, tokens, kept)
         # glibc would keep the holes that batches of many shapes leave, and a long measurement grow until it is killed
         with contextlib.suppress(OSError, AttributeError): ctypes.CDLL(None).malloc_trim(0)
     if not found: raise ValueError("`batches` is empty: there is no text to measure")
@@ -262,11 +263,10 @@ def text_source(
     return read, f"{task} (training rows)"
 
 # %% ../nbs/32_measuring.ipynb #b15cafc6
-def _check_layers(name:str, layers:Sequence[int]|None, last:int)->None:
+def _check_layers(name:str, layers:tuple[int,...]|str|None, last:int)->None:
     "An error for a layer that a model does not have."
-    for layer in layers or ():
-        if -last-1 <= layer <= last: continue
-        raise ValueError(f"--layers names layer {layer}, and {name} has layers 0 to {last}")
+    try: choose_layers(layers, last + 1)
+    except ValueError as e: raise ValueError(f"{name}: {e}") from None
 
 # %% ../nbs/32_measuring.ipynb #90e81a41
 def _model_label(model:nn.Module)->str:
@@ -280,6 +280,7 @@ def _encoder_of(model:str|tuple, hub:bool)->Encoder:
     if not (isinstance(model, tuple) and len(model) == 2 and isinstance(model[0], nn.Module)):
         raise TypeError(f"`model` must be a name, or (model, tokenizer), not {type(model).__name__}")
     module, tokenizer = model
+    if isinstance(module, nn.Sequential) and hasattr(module[0], "auto_model"): module = module[0].auto_model
     if tokenizer.pad_token is None:
         tokenizer = copy.deepcopy(tokenizer)
         tokenizer.pad_token = tokenizer.eos_token
@@ -292,7 +293,7 @@ def measure_models(
     texts:Callable[[],Texts],       # starts reading
     hub:bool=False,                 # allow downloads
     tokens:str="real",              # one of `TOKENS`
-    layers:Sequence[int]|None=None, # layer numbers; None for all
+    layers:int|Iterable[int]|str|None=None, # layer numbers, 0 the embeddings; None for all
     batch_tokens:int=8192,          # tokens in a batch
     max_length:int=256,             # tokens kept of a text
     progress:bool=True,             # show a progress bar
@@ -300,7 +301,7 @@ def measure_models(
     "Measure models on the same texts."
     from accelerate import PartialState
     from tqdm.auto import tqdm
-    models = [str(m) if isinstance(m, Path) else m for m in models]
+    models, layers = [str(m) if isinstance(m, Path) else m for m in models], layer_numbers(layers)
     encoders = [_encoder_of(m, hub) for m in models]
     names = [m if isinstance(m, str) else _model_label(encoder.model) for m, encoder in zip(models, encoders)]
     for name, encoder in zip(names, encoders): _check_layers(name, layers, encoder.model.config.num_hidden_layers)

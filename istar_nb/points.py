@@ -40,6 +40,8 @@ def check_tensor(x:object, name:str="x")->None:
     if not isinstance(x, Tensor):
         raise TypeError(f"`{name}` must be a torch tensor or NumPy array, not {type(x).__name__}")
     if not x.is_floating_point(): raise TypeError(f"`{name}` must be floating point, not {x.dtype}")
+    if x.itemsize < 2 or x.layout != torch.strided:
+        raise TypeError(f"`{name}` must be dense and of 16 bits or more, not {x.dtype} in {x.layout}")
 
 # %% ../nbs/00_points.ipynb #6b59774b
 def as_points(

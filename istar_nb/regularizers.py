@@ -23,7 +23,7 @@ from .processes import check_scope, process_count, processes_of
 from .scores import (GramIsoScore, PooledIsoScore, Reference, TooFew, check_facts, few_points,
                              pooled_covariance, reference_of)
 from .shrinkage import zeta_star
-from .states import HiddenStates, check_tokens
+from .states import HiddenStates, check_tokens, layer_numbers
 from .unbiased import sentence_totals
 
 # %% ../nbs/10_regularizers.ipynb #7fc517e8
@@ -32,7 +32,7 @@ class Regularizer(nn.Module):
     needs_reference = False   # whether `collect` wants to see data
     needs_update = False      # whether `prepare` wants to see all micro-batches of an update
     scope = "global"          # "global": the batch of all processes; "local": each process its own
-    layers:int|Sequence[int]|str|None = "all"    # that it may read; see `choose_layers`
+    layers:int|Iterable[int]|str|None = "all"    # that it may read; see `choose_layers`
     warned = False            # whether a batch was too small before
 
     @property
@@ -84,7 +84,7 @@ def _pooled_score(
     states:HiddenStates,                    # of a batch
     reference:Reference|None,               # of (d, d); needed when `zeta` > 0
     zeta:float|Tensor,                      # shrinkage ζ in [0, 1]; a tensor stays on its device
-    layers:int|Sequence[int]|str|None,      # which layers; None for all but the embeddings
+    layers:int|Iterable[int]|str|None,      # which layers; None for all but the embeddings
     tokens:str,                             # "real", "cls" or "all"
     group:"dist.ProcessGroup|None",         # processes whose batches count as one; None for this one alone
 )->tuple[Tensor,Tensor]:                    # () score; (4,) facts, for `check_facts`
@@ -101,7 +101,7 @@ def pooled_isoscore(
     states:HiddenStates,                    # of a batch
     cov_ref:Tensor|None=None,               # (d, d) reference covariance Σ_S; needed when `zeta` > 0
     zeta:float=0.,                          # shrinkage ζ in [0, 1]
-    layers:int|Sequence[int]|str|None=None, # which layers; None for all but the embeddings
+    layers:int|Iterable[int]|str|None=None, # which layers; None for all but the embeddings
     tokens:str="real",                      # "real", "cls" or "all"
     group:"dist.ProcessGroup|None"=None,    # processes whose batches count as one; None for this one alone
 )->Tensor:                                  # () float32 in [0, 1]; differentiable in the states
@@ -114,7 +114,7 @@ def pooled_isoscore(
 # %% ../nbs/10_regularizers.ipynb #9e39b0d5
 def pooled_unbiased(
     states:HiddenStates,                    # of a batch, at least 4 sentences
-    layers:int|Sequence[int]|str|None=None, # which layers; None for all but the embeddings
+    layers:int|Iterable[int]|str|None=None, # which layers; None for all but the embeddings
     tokens:str="real",                      # "real", "cls" or "all"
     group:"dist.ProcessGroup|None"=None,    # processes whose batches count as one; None for this one alone
 )->Tensor:                                  # () float32, unclipped; differentiable in the states
@@ -147,7 +147,7 @@ def _score_penalty(
 class ScorePenalty(Regularizer):
     "A penalty made of scores: one of the union of the chosen layers, or one a layer, averaged."
     def __init__(self,
-        layers:int|Sequence[int]|str|None=None, # which layers; None for all but the embeddings, "all" for all
+        layers:int|Iterable[int]|str|None=None, # which layers; None for all but the embeddings, "all" for all
         tokens:str="real",                      # "real", "cls", or "all" to count padding
         per_layer:bool=False,                   # average one score per layer instead of scoring the union
         scope:str="global",                     # "global": the batch of all processes; "local": each its own
@@ -155,7 +155,7 @@ class ScorePenalty(Regularizer):
         precision:str="highest",                # "medium": its own products may round factors, to bfloat16 or TF32
     ):
         super().__init__()
-        self.layers, self.tokens, self.per_layer = layers, check_tokens(tokens), per_layer
+        self.layers, self.tokens, self.per_layer = layer_numbers(layers), check_tokens(tokens), per_layer
         self.scope, self.target, self.precision = check_scope(scope), _check_target(target), check_precision(precision)
 
     def parts(self, states:HiddenStates)->list[list[int]]:
@@ -267,7 +267,7 @@ class IStar(_Referenced):
     def __init__(self,
         zeta:float|str=0.2,                     # shrinkage ζ in [0, 1], the paper's 0.2 … 0.8; "auto": each batch's ζ*
         cov_ref:Tensor|None=None,               # (d, d) Σ_S, or (L, d, d) with `per_layer`; None: `collect` makes it
-        layers:int|Sequence[int]|str|None=None, # which layers; None for all but the embeddings, "all" for all
+        layers:int|Iterable[int]|str|None=None, # which layers; None for all but the embeddings, "all" for all
         tokens:str="real",                      # "real", "cls", or "all" to count padding as the released code does
         per_layer:bool=False,                   # average one score per layer instead of scoring the union
         scope:str="global",                     # "global": the batch of all processes; "local": each its own

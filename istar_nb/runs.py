@@ -14,6 +14,8 @@ from functools import cache
 from types import NoneType
 from typing import ClassVar, Literal, Self, get_args, get_origin
 
+import numpy as np
+
 from .methods import METHODS, owners, penalties
 from .tasks import Task, own_name, own_task
 
@@ -55,10 +57,11 @@ class Described:
     header: ClassVar[dict] = {}    # what sets one kind of configuration apart from the others
 
     def __post_init__(self):
-        for f in fields(self): check_type(f.name, getattr(self, f.name), f.type)
-        for f in fields(self):     # 1 and 1.0 are one run
+        for f in fields(self):
             value = getattr(self, f.name)
-            if type(value) is int and float in (f.type, *get_args(f.type)):
+            if isinstance(value, np.generic): object.__setattr__(self, f.name, value := value.item())
+            check_type(f.name, value, f.type)
+            if type(value) is int and float in (f.type, *get_args(f.type)):    # 1 and 1.0 are one run
                 object.__setattr__(self, f.name, float(value))
 
     @property

@@ -179,12 +179,13 @@ class IsoScoreMetric(StreamingMetric):
 
     def __init__(self,
         d:int|None=None,          # dimensions; None to take them from the first update
-        cov_ref:Tensor|None=None, # (d, d) reference covariance Σ_S; needed when `zeta` > 0
+        cov_ref:Tensor|np.ndarray|None=None, # (d, d) reference covariance Σ_S; needed when `zeta` > 0
         zeta:float=0.,            # shrinkage ζ in [0, 1]
         tokens:str="real",        # which tokens of (B, T, d) states: "real", "cls" or "all"
         **options,                # of `torchmetrics.Metric`
     ):
         super().__init__(d, 1, tokens, **options)
+        if isinstance(cov_ref, np.ndarray): cov_ref = from_numpy(cov_ref, "cov_ref")
         if cov_ref is not None or zeta: shrink(torch.eye(2) if cov_ref is None else cov_ref, cov_ref, zeta)
         self.zeta = zeta
         self.register_buffer("cov_ref", cov_ref)

@@ -238,10 +238,17 @@ def test_places_that_cannot_be_written_are_refused_first(words, place, run, no_w
 
 
 def test_room_for_special_tokens_and_layers_are_checked_before_measuring(run):
-    for words, message in [("--max-length 2", "max_length"), ("--layers 1 3", "--layers names layer 3"),
+    for words, message in [("--max-length 2", "max_length"), ("--layers 1 3", "tiny-bert: `layers` names layer 3"),
                            ("--compare tiny-nothing", "tiny-nothing")]:
         code, said = run("measure", "--model", "tiny-bert", "--task", "stdlib-docs", "--no-progress", *words.split())
         assert code == 2 and message in said and not Path("isotropy").exists()
+
+
+@pytest.mark.parametrize("words", ["runs --where task=cola --where method=istar", "sweep grid.yaml --seeds 0 --seeds=1",
+                                   "sweep grid.yaml --selection-seeds 0 --selection_seeds 1"])
+def test_an_option_that_comes_twice_is_refused(words, run):
+    code, said = run(*words.split())
+    assert code == 2 and "is given twice" in said and not list(Path().iterdir())
 
 
 def test_nothing_stays_of_a_refused_command(run):

@@ -119,3 +119,9 @@ def test_odd_clouds_have_finite_values_or_an_error_that_names_the_argument(name)
         try: value = measure(ODD[name]).detach()
         except ValueError as error: assert "`x`" in str(error), (label, error)
         else: assert value.isfinite().all(), (label, value)
+
+
+@pytest.mark.parametrize("form", [lambda x: x.to_sparse(), lambda x: x.to(torch.float8_e4m3fn)])
+@pytest.mark.parametrize("name", sorted(set(MEASURES) - {"moments"}))    # which take in what can be added up
+def test_what_cannot_be_computed_with_is_refused_by_name(name, form):
+    with pytest.raises(TypeError, match="`.+` must be dense and of 16 bits or more"): MEASURES[name](form(CLOUD))

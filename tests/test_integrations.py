@@ -4,9 +4,11 @@ import shutil
 from copy import deepcopy
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import IterableDataset
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 from processes import on_two
 
@@ -14,6 +16,7 @@ from istar_nb import states
 from istar_nb.encoders import hidden_states, load_encoder
 from istar_nb.integrations import (IsotropyLoss, IsotropyTrainerMixin, ReferenceCallback, collect_reference, joined,
                                    model_states)
+from istar_nb.isotropy import measure
 from istar_nb.modes import evaluating, same_random_state
 from istar_nb.baselines import CosReg, RelativeStrength
 from istar_nb.states import HiddenStates
@@ -88,6 +91,58 @@ def test_a_layer_that_a_model_does_not_have_is_named_before_the_pass(layers):
     for ask in (lambda: model_states(model, batch, layers), lambda: hidden_states(model, batch, layers),
                 lambda: collect_reference(IStar(0.2, layers=layers), model, [batch])):
         with pytest.raises(ValueError, match="`layers` names layer (3|-4), and there are layers 0 to 2"): ask()
+
+
+@pytest.mark.parametrize("form", [iter, np.array, pd.Series, torch.tensor, set, lambda numbers: (n for n in numbers)])
+def test_layers_come_in_every_form(form):
+    "Also in one that can be read only once, for a second batch as for the first."
+    model, batch = one_batch()
+    states, wanted = hidden_states(model, batch), dict(istar=IStar(0., layers=[1, 2]), cosreg=CosReg([1, 2]))
+    for name, penalty in dict(istar=IStar(0., layers=form([1, 2])), cosreg=CosReg(form([1, 2]))).items():
+        for _ in range(2): assert torch.equal(penalty(states), wanted[name](states))
+    parts, lines = (model, load_encoder("tiny-bert").tokenizer), ["A first text.", "Another one, which is longer."]*8
+    found, wanted = (measure(parts, lines, layers=layers).frame() for layers in (form([1, 2]), [1, 2]))
+    assert found.equals(wanted)
+
+
+def test_a_tokenizer_that_makes_no_mask_is_asked_for_one():
+    model, tokenizer = load_encoder("tiny-bert", texts.task)
+    bare, lines = deepcopy(tokenizer), ["A text.", "Another text, which is longer than the first one."]*8
+    bare.model_input_names = ["input_ids"]
+    assert measure((model, bare), lines).frame().equals(measure((model, tokenizer), lines).frame())
+    plain, other = (Collator(t)(encode(texts.train[:8], texts.task, t, 32)) for t in (tokenizer, bare))
+    assert torch.equal(plain["attention_mask"], other["attention_mask"])
+
+
+@pytest.mark.parametrize("wrong", [1.5, [1.], True, [True, False], "last", object(), np.array([0.5])])
+def test_what_names_no_layer_is_refused(wrong):
+    model, tokenizer = load_encoder("tiny-bert")
+    for ask in (lambda: IStar(0., layers=wrong), lambda: CosReg(wrong),
+                lambda: measure((model, tokenizer), ["One text."], layers=wrong)):
+        with pytest.raises(TypeError, match="`layers` must be whole numbers, None or 'all'"): ask()
+
+
+class Counted(IterableDataset):
+    "Rows one after the other, of a known number."
+    def __init__(self, rows): self.rows = rows
+    def __len__(self): return len(self.rows)
+    def __iter__(self): return iter(self.rows)
+
+
+def test_rows_that_come_one_after_the_other_give_no_reference(tmp_path):
+    model, tokenizer, rows = tiny()
+    def make(refresh):
+        return trainer(tmp_path, model, tokenizer, Counted(rows), max_steps=1, penalty=dict(
+            regularizer=IStar(0.2), lam=1., refresh=refresh), cls=IsotropyTrainer)
+    with pytest.raises(ValueError, match="`train_dataset`.*call collect_reference yourself"): make("epoch").train()
+
+
+def test_a_penalty_of_frozen_layers_is_said_to_have_no_effect(tmp_path):
+    model, tokenizer, rows = tiny()
+    for parameter in model.base_model.parameters(): parameter.requires_grad_(False)
+    made = trainer(tmp_path, model, tokenizer, rows, max_steps=1, cls=IsotropyTrainer,
+                   penalty=dict(regularizer=CosReg(), lam=1.))
+    with pytest.warns(UserWarning, match="the penalty has no gradient"): made.train()
 
 
 def test_an_older_transformers_is_asked_for_all_layers(monkeypatch):

