@@ -18,7 +18,7 @@ from .evidence import Evidence, opened
 from .figures import method_color, new_axes, signed
 from .figure_claims import (istar_figure2, istar_figure3, istar_figure4, istar_figure5, istar_figure6,
                                     istar_figure7, istar_figure8)
-from .istar_claims import istar_table1, istar_table2, luck, table1_gain
+from .istar_claims import istar_table1, istar_table2, luck, table1_gain, table2_paper
 from .other_claims import (isolayer_figure2, isolayer_table2, isolayer_table3, shrink_figure1, shrink_figure2,
                                    shrink_table2, shrink_table3)
 from .own_claims import every_method, from_scratch
@@ -117,7 +117,9 @@ def _on_scores(
     left = [c for c in tested if c.survives]
     gains = [c for c in left if not c.found.ranks and c.found.effect > 0]
     def survive(some): return "survives" if len(some) < 2 else "survive"
-    def said(c): return f"“{c.text}” ({'rank correlation ' * c.found.ranks}{c.ours}{_other_side(c, named(claims))})"
+    def said(c):
+        other, kind = _other_side(c, named(claims)), "rank correlation "*c.found.ranks
+        return f"{'one half of a claim, ' if other else ''}“{c.text}” ({kind}{c.ours}{other})"
     gained = count(len(gains), "gain").capitalize()
     text = (f"{gained} in task score {survive(gains)} the correction for multiple testing. Of {len(tested)} tests of "
             f"what the three papers claim about task scores, {len(left) or 'none'} {survive(left)} it")
@@ -127,16 +129,37 @@ def _on_scores(
 def _on_placebo(
     claims:Sequence[Claim], # the claims of all pages
 )->str:                     # empty where no placebo was run
-    "At how many targets a penalty and its placebo lower the score."
+    "At how many targets the placebo of a penalty lowers the score."
     def losses(text):
         tested = [c for c in claims if c.name.startswith(f"placebo, {text}, target") and c.found.seeds > 2]
         return sum(c.survives and c.found.effect < 0 for c in tested), len(tested)
-    (pulled, targets), (placebo, _) = losses("change in score"), losses("change in score by the placebo")
-    if not targets: return ""
-    return (f" When the penalty instead pulls IsoScore to a target value, the loss of score survives the correction at "
-            f"{pulled} of {targets} targets; when its gradient is replaced by a random one of the same norm, a "
-            f"placebo, at {placebo} of {targets}."
-            f"{' So a loss of score is by itself no evidence against isotropy.' if placebo else ''}")
+    placebo, targets = losses("change in score by the placebo")
+    if not placebo: return ""
+    return (f" A placebo, which pushes the weights in a fixed random direction and does not fade as a penalty with a "
+            f"target does, lowers the score at {placebo} of {targets} targets: a loss of score does not by itself show "
+            f"that the changed isotropy is what does the harm.")
+
+# %% ../nbs/57_claims.ipynb #867b9e8a
+def _all_collapsed(claim:Claim)->bool:
+    "Whether every run behind a claim collapsed."
+    return re.search(r"\((\d+) of \1 runs collapsed\)", claim.text) is not None
+
+
+def _on_padding(
+    claims:Sequence[Claim], # the claims of all pages
+)->str:                     # empty where no such runs have three seeds
+    "What happens where padding counts as points."
+    start = "padding, change in score with padding counted, "
+    counted = {c.name.removeprefix(start).removesuffix(", cola"): c for c in claims
+               if c.name.startswith(start) and c.name.endswith(", cola") and c.found.seeds > 2}
+    if "λ = −0.3" not in counted: return ""
+    one, dead = counted["λ = −0.3"], [lam for lam, c in counted.items() if _all_collapsed(c)]
+    papers = {f"λ = {signed(float(cell.partition('|')[0]))}" for row in table2_paper.values() for cell in row.split()}
+    same = ", strengths that the paper selects," if dead and papers.issuperset(dead) else ""
+    text = (f" Where padding counts as points, as in the released code, λ = −0.3 changes the score on cola by "
+            f"{points(one)} (p = {probability(one.adjusted)} after correction)")
+    if not dead: return f"{text}."
+    return f"{text}; {' and '.join(dead)}{same} make{'s'*(len(dead) == 1)} every run collapse there too."
 
 # %% ../nbs/57_claims.ipynb #7957c4c2
 def _on_strengths(
@@ -145,18 +168,19 @@ def _on_strengths(
 )->str:
     "At which strengths the score changes, and at which every run collapses."
     def place(c): return "on {3} with {2}".format(*c.name.removeprefix("dose, ").split(", "))
-    def what(c): return " with ".join(c.text.removeprefix("change in score, ").split(", ")[:2])
-    dead = [c for c in doses if re.search(r"\((\d+) of \1 runs collapsed\)", c.text)]
-    alive = [c for c in doses if c not in dead]
-    verb = "is a loss" if all(c.found.effect < 0 for c in doses) else "is listed here"
-    text = f"Over the strengths λ of {' and '.join(filter(None, (', '.join(methods[:-1]), methods[-1])))}, "
-    text += f"each change in task score that survives the correction {verb}"
-    text += ": " + "; ".join(f"{what(c)} by {points(c)}, {place(c)}" for c in alive) + "." if alive else "."
-    for where in dict.fromkeys(map(place, dead)):
-        cases = [c for c in dead if place(c) == where]
-        text += (f" {where[0].upper()}{where[1:]}, every run of "
-                 f"{' and of '.join(what(c).partition(' (')[0] for c in cases)} collapsed: it gave every sentence the "
-                 f"same answer ({points(cases[0], False)}).")
+    def lam(c): return c.name.split(", ")[2]
+    gains = sum(c.found.effect > 0 for c in doses)
+    text = (f"Of all strengths λ of {' and '.join(filter(None, (', '.join(methods[:-1]), methods[-1])))}, "
+            f"{gains or 'none'} gain{'s'*(gains < 2)} and {len(doses) - gains} lose{'s'*(len(doses) - gains == 1)} an "
+            f"amount of task score that survives the correction.")
+    own = [c for c in doses if c.name.startswith("dose, I-STAR,")]
+    for where in dict.fromkeys(map(place, own)):
+        dead, alive = [], []
+        for c in own:
+            if place(c) == where: (dead if _all_collapsed(c) else alive).append(c)
+        said = [f"{lam(c)} changes the score by {points(c)}" for c in alive]
+        said += [f"{' and '.join(map(lam, dead))} make{'s'*(len(dead) == 1)} every run collapse"] if dead else []
+        text += f" I-STAR {where}: {', and '.join(said)}."
     return text
 
 
@@ -169,15 +193,27 @@ def _on_doses(
     doses = [c for c in strengths if c.survives]
     if not methods: return "No strength of a penalty has three seeds."
     if not doses: return "No strength of a penalty changes the score by an amount that survives the correction."
-    counted = named(claims).get("padding, change in score with padding counted, λ = −0.3, cola")
-    text = f"{_on_strengths(doses, methods)} All of these penalties act on real tokens only"
-    if counted is None or counted.found.seeds < 3: return f"{text}.{_on_placebo(claims)}"
-    firm = "survives" if counted.survives else "does not survive"
-    return (f"{text}; where padding is scored as if it were text, as in the released code, I-STAR with λ = −0.3 "
-            f"changes the score on cola by {points(counted)}, a change that {firm} the correction."
-            f"{_on_placebo(claims)}")
+    return f"{_on_strengths(doses, methods)}{_on_padding(claims)}{_on_placebo(claims)}"
 
 # %% ../nbs/57_claims.ipynb #f4234b84
+def _tested_strength(claim:Claim)->str: # such as "λ = −0.01"; the sign alone where nothing was run
+    "The strengths behind a claim of Table 1."
+    return re.search(r"λ (= \S+( or \S+)*|[<>] 0)", claim.text).group()
+
+
+def _unmoved(
+    claim:Claim,            # of Table 1, a mean over tasks
+    claims:Sequence[Claim], # the claims of all pages
+)->str:                     # empty where the penalty moved IsoScore on all of these tasks
+    "On which tasks of a mean the penalty did not change IsoScore."
+    sign, encoder = claim.name.removeprefix("Table 1, ")[:5], claim.name.rpartition(", ")[2]
+    tasks = claim.text.partition("mean of ")[2].split(", ")
+    treated = named(claims)
+    here = {task: treated.get(f"treatment, {sign}, {encoder}, {task}") for task in tasks}
+    still = [task for task, c in here.items() if c is not None and c.word != "holds"]
+    return f" (on {' and '.join(still)} it does not measurably change IsoScore)" if still else ""
+
+
 def _on_gain(
     claims:Sequence[Claim], # the claims of all pages
 )->str:
@@ -185,18 +221,30 @@ def _on_gain(
     found = [named(claims)[f"Table 1, λ < 0 against base, {encoder}"] for encoder in ("MiniLM", "scratch")]
     raised = named(claims)["Table 1, λ > 0 against base, MiniLM"]
     encoders = ("MiniLM", "the encoder pretrained for this project")
-    ours = ", and by ".join(f"{points(c)} with {encoder}, an interval that {beside_paper(c)}"
+    ours = ", and by ".join(f"{points(c)} with {encoder}{_unmoved(c, claims)}, an interval that {beside_paper(c)}"
                             for encoder, c in zip(encoders, found) if c.ours)
     papers = table1_gain("base").mean(), luck(12, "base"), luck(24, "I-STAR")
     gain, low, high = (signed(100*x, "+.2f") for x in papers)
-    text = (f"In the paper's 27 cells, I-STAR with λ < 0 gains {gain} points over no penalty on average; reporting the "
-            f"best of 12 to 24 equally good candidates would by itself give {low} to {high}. ")
-    text += (f"Here I-STAR with λ < 0 changes the task score by {ours} on the same tasks." if ours else
-             "These runs do not test it.")
-    return text + (f" λ > 0, from which the paper expects a loss, changes it by {points(raised)} with MiniLM."
-                   if raised.ours else "")
+    text = (f"In the paper's 27 cells, I-STAR with λ < 0 gains {gain} points over no penalty on average; the best of "
+            f"12 to 24 equally good candidates, if chosen on the rows that are reported, would by luck give at most "
+            f"{low} to {high}. ")
+    text += (f"Here I-STAR with {_tested_strength(found[0])} changes the score on the same tasks by {ours}." if ours
+             else "These runs do not test it.")
+    return text + (f" {_tested_strength(raised)}, from which the paper expects a loss, changes it by {points(raised)} "
+                   f"with MiniLM{_unmoved(raised, claims)}." if raised.ours else "")
 
 # %% ../nbs/57_claims.ipynb #89ca48e8
+def _surviving(
+    claims:Sequence[Claim], # of one sentence
+    noun:str,               # what they are about, in the plural
+)->str:                     # empty for fewer than two
+    "How many of some claims survive the correction, as a sentence."
+    if len(claims) < 2: return ""
+    firm = sum(c.survives for c in claims)
+    which = "None" if not firm else "All" if firm == len(claims) else f"{firm}"
+    return f" {which} of these {len(claims)} {noun} survive{'s'*(firm < 2)} the correction."
+
+
 def on_isolayer(
     claims:Sequence[Claim], # the claims of all pages
 )->str:
@@ -208,11 +256,11 @@ def on_isolayer(
         "IsoLayer, Table 2, the joint loss scores above the task loss alone, same layer",
         "Table 2, the layer scores above a plain run on all rows, linear head"))
     if apart.word == "not run": return "IsoLayer's control was not run."
-    more = "more" if apart.found.effect < 0 else "less"
-    return (f"On cola, adding IsoLayer gains {points(joint)} over the model without it, which is trained on a part of "
-            f"the rows. The same layer trained on the task loss alone gains {points(alone)}, so on average the layer "
-            f"gains {more} without the isotropy loss than with it (joint minus alone {points(apart)}). Against a plain "
-            f"run on all rows IsoLayer changes the score by {points(plain)}.")
+    firm = "" if apart.survives else ", so nothing shows that the isotropy loss contributes"
+    return (f"On cola, adding IsoLayer changes the score of the model without it, which is trained on a part of the "
+            f"rows, by {points(joint)}, and the same layer trained on the task loss alone by {points(alone)}. The "
+            f"difference between the two is {points(apart)}{firm}. Against a plain run on all rows IsoLayer changes the "
+            f"score by {points(plain)}.{_surviving([joint, alone, apart, plain], 'differences')}")
 
 # %% ../nbs/57_claims.ipynb #85e6524d
 def _on_geometry(
@@ -224,14 +272,15 @@ def _on_geometry(
     by, name = named(claims), "Figure 5, score, MiniLM, cola"
     rest = "without collapsed runs"
     some, every, other = by.get(f"{name}, {rest}"), by[name], by["Figure 5, score, scratch, sst2"]
-    def told(c): return f"{c.ours} (p = {probability(c.adjusted)} after correction)" if c.ours else "not known"
+    def told(c): return c.ours or "not known"
     if not moved and not every.ours and not other.ours: return "These runs do not show how I-STAR moves isotropy."
     apart = f"{told(some)} among the runs that did not collapse and " if some else ""
     return (f"I-STAR moves IsoScore the way the sign of λ predicts in {len(right)} of {len(moved)} combinations of "
             f"encoder, task and sign, in {sum(c.survives for c in right)} of them after the correction. The paper "
             f"explains its gains by a lower intrinsic dimension, so score and dimension should be negatively "
             f"correlated. Within a seed, the rank correlation of task score and TwoNN of [CLS] on cola with MiniLM is "
-            f"{apart}{told(every)} over all runs, and on sst2 with the scratch encoder {told(other)}.")
+            f"{apart}{told(every)} over all runs, and on sst2 with the scratch encoder {told(other)}."
+            f"{_surviving([c for c in (some, every, other) if c and c.ours], 'correlations')}")
 
 # %% ../nbs/57_claims.ipynb #3f68af59
 def sentences(
@@ -290,14 +339,15 @@ def plot_main(
 ):                          # the figure
     "The figure of the findings and of the README."
     from matplotlib import pyplot as plt
-    rows = {"I-STAR λ < 0, MiniLM": (main_names[0], method_color("istar", -1)),
-            "I-STAR λ < 0, scratch": (main_names[1], method_color("istar", -1)),
-            "I-STAR λ < 0 against\nCosReg, MiniLM": (main_names[2], method_color("cosreg", 1)),
-            "I-STAR λ > 0, MiniLM": (main_names[3], method_color("istar", 1)),
+    by = named(claims)
+    def star(name): return f"I-STAR, {_tested_strength(by[name])}, {'MiniLM' if 'MiniLM' in name else 'scratch'}"
+    rows = {f"{star(main_names[0])}\n(mean of tasks)": (main_names[0], method_color("istar", -1)),
+            f"{star(main_names[1])}\n(mean of tasks)": (main_names[1], method_color("istar", -1)),
+            f"{star(main_names[2])},\nagainst CosReg (mean of tasks)": (main_names[2], method_color("cosreg", 1)),
+            f"{star(main_names[3])}\n(mean of tasks)": (main_names[3], method_color("istar", 1)),
             "entropy of selected bars": (main_names[7], method_color("entropy")),
             "IsoLayer against its\nown stage one": (main_names[8], method_color("isolayer")),
             "IsoLayer against the same layer\nwithout the isotropy loss": (main_names[9], method_color("isolayer"))}
-    by = named(claims)
     shown = {label: by[name] for label, (name, _) in rows.items() if by[name].found.seeds > 2}
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained", width_ratios=[1, 1.15])
     plot_dose(claims, ax=left).set_title("I-STAR, MiniLM, CoLA")

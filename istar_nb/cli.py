@@ -20,7 +20,7 @@ import tyro
 
 import istar_nb
 from .commands import (ConfigArg, check_place, check_positive, check_store, from_file, pretrain_command,
-                               sweep_command, train_command)
+                               say_failures, sweep_command, train_command)
 from .files import local_path, write_file
 from .programs import collect_rarely
 from .runs import RunConfig
@@ -106,6 +106,7 @@ def runs_command(
     said = title.format(n=len(table), equal=int(table.equal.sum()) if against is not None else 0)
     rows = table.reindex(columns=columns).astype(object).values.tolist()
     show_table(columns, rows, said, f"written to {export}" if export else "")
+    if "error" in table: say_failures(table.drop_duplicates("id").error)
 
 # %% ../nbs/61_cli.ipynb #5b39f8bb
 def tasks_command()->None:
@@ -201,8 +202,8 @@ def measure_command(
                                   what.max_length, what.progress)
         source = f"{n:,} text{'s'*(n != 1)} of {source}, tokens: {what.tokens}"
     isotropy = Isotropy(source, what.tokens, found, environment())
-    page, values = (isotropy.save(out/f"isotropy.{kind}") for kind in ("html", "json"))
-    isotropy.show()
+    isotropy.show()    # before anything is written: a full disk must not cost the numbers
+    values, page = (isotropy.save(out/f"isotropy.{kind}") for kind in ("json", "html"))
     print(f"± one standard error; all measures are in the report\n\nreport: {page}\nvalues: {values}")
 
 # %% ../nbs/61_cli.ipynb #5ada4ed6

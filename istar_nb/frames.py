@@ -107,11 +107,11 @@ def _quiet()->Iterator[None]:
 
 # %% ../nbs/18_frames.ipynb #023ef207
 def frame_rows(
-    frame:Any,       # DataFrame of pandas or polars, `datasets.Dataset`, or rows as dictionaries
+    frame:Any,       # DataFrame of pandas or polars, table of Arrow, `datasets.Dataset`, or rows as dictionaries
     name:str,        # of the argument, for errors
 )->list[dict]:
     "The rows of a table in memory."
-    reads = dict(to_dicts=(), to_list=(), to_dict=("records",))    # of polars, of `datasets`, of pandas
+    reads = dict(to_dicts=(), to_list=(), to_pylist=(), to_dict=("records",))    # polars, `datasets`, Arrow, pandas
     method = next((method for method in reads if hasattr(frame, method)), None)
     rows = list(frame) if method is None else getattr(frame, method)(*reads[method])
     if isinstance(frame, Mapping) or not all(isinstance(row, Mapping) for row in rows):
@@ -216,6 +216,8 @@ def own_rows(
         if wrong:
             raise ValueError(f"{where}: column {name!r} is {cells[wrong[0]]!r} in row {wrong[0]}, and text is wanted")
     columns["label"] = _column(rows, label, where)
+    endless = [i for i, cell in enumerate(columns["label"]) if isinstance(cell, float) and math.isinf(cell)]
+    if endless: raise ValueError(f"{where}: column {label!r} is infinite in row {endless[0]} (counted from 0)")
     _check_gaps(columns["label"], f"{where}: column {label!r}")
     return [dict(zip(columns, cells)) for cells in zip(*columns.values())]
 

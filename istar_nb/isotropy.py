@@ -96,6 +96,7 @@ def _pairs(
 )->Iterable[tuple[str,...]]:
     "Every text as a tuple of one, every pair of texts as it is; an error for anything else, and where there is none."
     if isinstance(texts, (str, Path)): raise TypeError("`texts` must be a list or another iterable of strings, not one")
+    if hasattr(texts, "to_pylist"): texts = texts.to_pylist()    # an array of Arrow
     if isinstance(texts, Mapping) or getattr(texts, "ndim", 1) > 1:
         raise TypeError(f"`texts` must be a list or one column of strings, not a {type(texts).__name__}")
     def checked():

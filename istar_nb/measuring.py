@@ -14,6 +14,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, count, islice
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from .dimension import two_nn_with_error
-from .encoders import Encoder, hidden_states, load_encoder
+from .encoders import Encoder, fit_tokenizer, hidden_states, load_encoder
 from .engine import read_states
 from .files import local_path
 from .points import as_points, from_numpy
@@ -70,7 +71,8 @@ def text_batches(
 )->Iterator[dict]:                       # `input_ids`, … as tensors; a text without a token is left out
     "Tokenized batches of similar length, reading no further ahead than a pool, and 100 characters a token of a text."
     for name, value in dict(batch_tokens=batch_tokens, max_length=max_length, pool=pool).items():
-        if value < 1: raise ValueError(f"`{name}` must be at least 1, not {value}")
+        if not isinstance(value, Integral) or value < 1:
+            raise ValueError(f"`{name}` must be a whole number, at least 1, not {value}")
     return _text_batches(iter(texts), tokenizer, batch_tokens, max_length, pool)
 
 # %% ../nbs/32_measuring.ipynb #79f37d85
@@ -281,10 +283,12 @@ def _encoder_of(model:str|tuple, hub:bool)->Encoder:
         raise TypeError(f"`model` must be a name, or (model, tokenizer), not {type(model).__name__}")
     module, tokenizer = model
     if isinstance(module, nn.Sequential) and hasattr(module[0], "auto_model"): module = module[0].auto_model
-    if tokenizer.pad_token is None:
-        tokenizer = copy.deepcopy(tokenizer)
-        tokenizer.pad_token = tokenizer.eos_token
-    return Encoder(getattr(module, "module", module), tokenizer)
+    if not hasattr(tokenizer, "pad"):
+        raise TypeError(f"`model` must hold a tokenizer of transformers, not {type(tokenizer).__name__}")
+    module, tokenizer = getattr(module, "module", module), copy.deepcopy(tokenizer)
+    if tokenizer.pad_token is None: tokenizer.pad_token = tokenizer.eos_token
+    fit_tokenizer(type(module).__name__, module, tokenizer)
+    return Encoder(module, tokenizer)
 
 
 # %% ../nbs/32_measuring.ipynb #e7b1f541

@@ -8,6 +8,7 @@ __all__ = ['isoscore_eig', 'isoscore_from_cov', 'TooFew', 'check_count', 'check_
            'isoscore_unbiased', 'UnbiasedScore', 'isoscore_with_error']
 
 # %% ../nbs/02_scores.ipynb #0778f448
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -63,6 +64,12 @@ def check_count(
     raise error(f"`mask` selects {round(count)} {of}{'s'*(count != 1)}, and at least {needed} are needed")
 
 # %% ../nbs/02_scores.ipynb #8458ce0c
+def _check_reference(largest:float)->None:
+    "An error for a covariance that is not finite, or that is all there is and zero."
+    check_finite(largest, "cov_ref")
+    raise ValueError("`cov_ref` is zero, and `zeta` leaves nothing of the points")
+
+
 def check_facts(
     facts:Sequence[float], # number of points, largest |x|, largest |x-mean|, and what else must be finite
     dtype:torch.dtype,     # working dtype
@@ -72,7 +79,11 @@ def check_facts(
     check_count(count)
     for value in (largest, spread): check_finite(value)
     check_spread(spread, largest, dtype)
-    for value in others: check_finite(value, "cov_ref")
+    for value in others:
+        if torch.finfo(dtype).tiny <= value < math.inf: continue
+        if 1e-15 < spread < 1e15: _check_reference(value)
+        raise ValueError(f"`x` is about {spread:.0e} away from its mean, and its squares are out of range: multiply it "
+                         "by a constant, which changes no score")
 
 # %% ../nbs/02_scores.ipynb #161a9e2a
 def _selected(cloud:Tensor, index:Tensor|None)->Tensor:
@@ -221,7 +232,7 @@ def _unit_rows(
     unit = unit_of(largest)
     rows = about_mean(x.to(unit.dtype)/unit)
     spread = peak(rows)
-    facts = torch.stack([largest.new_full((), len(x)), largest, spread*unit, torch.zeros_like(largest)])
+    facts = torch.stack([largest.new_full((), len(x)), largest, spread*unit, torch.ones_like(largest)])
     return rows.div_(spread), unit*spread, facts.to(wide)
 
 # %% ../nbs/02_scores.ipynb #cfc0bff8

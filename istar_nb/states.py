@@ -126,6 +126,7 @@ def _check_batch(layers:Sequence[Tensor|None], mask:Tensor, most:int|None)->None
     there = {l: states for l, states in enumerate(layers) if states is not None}
     if not there: raise ValueError("`layers` holds no hidden states: call the model with output_hidden_states=True")
     for l, states in there.items():
+        if not states.is_floating_point(): raise TypeError(f"`layers[{l}]` must be floating point, not {states.dtype}")
         if states.ndim != 3 or states.shape[:2] != mask.shape:
             raise ValueError(f"`layers[{l}]` must be (B, T, d) with a (B, T) `mask`, "
                              f"got {tuple(states.shape)} and {tuple(mask.shape)}")

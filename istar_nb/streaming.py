@@ -199,6 +199,12 @@ class IsoScoreMetric(StreamingMetric):
         return self._plot(val, ax)
 
 # %% ../nbs/05_streaming.ipynb #5d56a209
+def _defined_measures(groups:Tensor, choices:dict)->dict[str,Tensor]|None:
+    "Every measure of some groups; None if the points in them are all the same."
+    try: return measures_of(merged(groups[:, None])[0], **choices)
+    except ValueError: return None
+
+
 class IsotropyMetrics(StreamingMetric):
     "Every measure of isotropy that needs no second pass, of all points seen."
     def __init__(self,
@@ -223,12 +229,13 @@ class IsotropyMetrics(StreamingMetric):
 
     @torch.no_grad()
     def errors(self)->dict[str,Tensor]: # name -> () float32 for every scalar measure
-        "Standard errors by deleting one group at a time, over all processes; NaN for fewer than 5 groups with points."
+        "Standard errors by leaving out one group at a time, over all processes; NaN where they are not defined."
         with self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=self.sync_on_compute):
             sums, unbiased = self.sums[self.sums[:, 0, 0] > 0], unbiased_of(self.sums)[1]
         every, enough = list(range(len(sums))), len(sums) > 4
         kept = [[g for g in every if g != left_out] for left_out in every] if enough else [every]
-        found = [measures_of(merged(sums[groups][:, None])[0], **self.choices) for groups in kept]
+        found = [_defined_measures(sums[groups], self.choices) for groups in kept]
+        if None in found: found, enough = [measures_of(merged(sums[:, None])[0], **self.choices)], False
         names = [name for name, value in found[0].items() if value.ndim == 0 and value.is_floating_point()]
         columns = {name: torch.stack([values[name].double() for values in found]) for name in names}
         def error(values): return jackknife_error(values).float() if enough else unbiased.new_tensor(math.nan)

@@ -57,12 +57,13 @@ def inverse_norms(
     norms:Tensor,  # (N,) from `norms_of`
     low:float,     # the smallest norm that counts
     high:float,    # the largest
-)->Tensor:         # (N,) 1/‖x‖ in the working dtype, 0 for zero vectors
+)->Tensor:         # (N,) 1/‖x‖, 0 for zero vectors, in the dtype to compute with: wider where squares need it
     "What turns points into directions; an error if one that counts is not finite."
     dtype = norms.dtype
     if not (1e-15 < low and high < 1e15):    # squares may vanish or overflow, unless they are wider
         norms = torch.linalg.vector_norm(points, dim=1, dtype=scalar_dtype(points))
         if not math.isfinite(high) and not norms[index].isfinite().all(): magnitude(points[index])
+        if not 1e-15 < high < 1e15: dtype = norms.dtype
     return torch.where(norms > torch.finfo(dtype).tiny, norms.reciprocal(), 0.).to(dtype)
 
 # %% ../nbs/04_sums.ipynb #7a8fbc4e
@@ -143,6 +144,7 @@ def covariance_of(total:Tensor)->Tensor: # (d+2, d+1) -> (d, d) float64
     count = round(total[0, 0].item())
     if count < 2: raise ValueError(f"measuring needs n ≥ 2 points, and {count} {'was' if count == 1 else 'were'} seen")
     cov = total[2:, 1:]/(count-1)
+    if not cov.isfinite().all(): raise ValueError("the points seen are so large that their squares are out of range")
     if cov.diagonal().max().sqrt() <= total[1, 1]:
         raise ValueError("the points seen have zero variance: they differ by no more than rounding")
     return cov

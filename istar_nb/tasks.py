@@ -242,6 +242,7 @@ def _said(kind:str, label:str, names:tuple[str,...])->str:
 def _own_task(name:str, train:list[dict], validation:list[dict]|None, texts:tuple[str,...], label:str, hold_out:float,
               seed:int)->Task:
     "A task of checked rows."
+    if not 0 < hold_out < 1: raise ValueError(f"`hold_out` must be greater than 0 and less than 1, not {hold_out}")
     kind, held = label_kind([row["label"] for row in [*train, *(validation or [])]]), ""
     if validation is None:
         kept, out = stratified_split([row["label"] if kind == "classification" else "" for row in train],

@@ -13,7 +13,8 @@ import os
 import shutil
 import socket
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from accelerate.utils import broadcast_object_list
+from safetensors import SafetensorError
 from torch import Tensor
 
 from .checkpoints import load_checkpoint, save_checkpoint
@@ -278,6 +280,15 @@ def open_session(config:RunConfig, root:str|Path, folder:Path, remake:bool=False
     load_checkpoint(session, folder, remake)
     return session
 
+# %% ../nbs/27_training.ipynb #965f8d34
+@contextmanager
+def _written(what:str, place:str|Path)->Iterator[None]:
+    "An error of the disk that says what was not written where, and how to go on."
+    try: yield
+    except (OSError, SafetensorError) as e:
+        raise OSError(f"{what} could not be written to {place}: {e}. Nothing that was learned is lost: the same "
+                      "command goes on from the last checkpoint") from e
+
 # %% ../nbs/27_training.ipynb #b998d351
 def carry_through(session:Session, root:str|Path, folder:Path, checkpoint_every:int|None=None,
                   save_model:str|Path|None=None)->RunRecord:
@@ -289,9 +300,9 @@ def carry_through(session:Session, root:str|Path, folder:Path, checkpoint_every:
         for one in session.accelerator.trackers: one.finish()    # `end_training` would also end the process group
     if session.rank == 0:
         if save_model is not None:
-            session.bare.save_pretrained(local_path(save_model))
-            session.tokenizer.save_pretrained(local_path(save_model))
-        record = keep_record(record, root)
+            with _written("the model", save_model):
+                for part in (session.bare, session.tokenizer): part.save_pretrained(local_path(save_model))
+        with _written("the record", root): record = keep_record(record, root)
         shutil.rmtree(folder, ignore_errors=True)
     return broadcast_object_list([record])[0]    # what a process logged of its own sentences is not in the store
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from .points import has_float64
-from .states import check_tokens
+from .states import check_tokens, token_mask
 from .streaming import IsotropyMetrics, counted
 
 # %% ../nbs/06_watching.ipynb #87c4bdff
@@ -88,11 +88,12 @@ def _fit_mask(
     mask:Tensor,    # (B, T') of a call; non-zero marks a real token
     states:Tensor,  # (B, T, d) states
     cached:bool,    # whether that call came with a cache of earlier tokens
-)->Tensor|None:     # (B, T); None if it does not fit
-    "The mask of the tokens in `states`: the last T, if earlier ones are in a cache."
+    tokens:str,     # which tokens count, of all T'
+)->Tensor|None:     # (B, T) bool; None if it does not fit
+    "Which tokens in `states` count: the last T, if earlier ones are in a cache."
     (B, T), length = states.shape[:2], mask.shape[1]
     fits = len(mask) == B and (length == T or cached and length > T)
-    return mask[:, length-T:] if fits else None
+    return token_mask(mask, tokens)[:, length-T:] if fits else None
 
 # %% ../nbs/06_watching.ipynb #381faf9a
 def _enclosing(
@@ -149,6 +150,7 @@ def _with_mask(
     name:str,          # of the layer, for the error
     calls:list[Call],  # the calls around it, outermost first
     wanted:str,        # name of the argument with the mask
+    tokens:str,        # which tokens count
 )->tuple[Tensor,Tensor|None]: # states, as (B, T, d) where they are tokens; their (B, T) mask, None if every row counts
     "The states of a layer and their mask, from the innermost call that has one; an error if padding is not known."
     def one(masks): return len({id(mask) for mask in masks}) == 1 and getattr(masks[0], "ndim", 0) == 2
@@ -158,7 +160,8 @@ def _with_mask(
     mask = call.masks[0]
     if states.ndim == 2 and len(states) == mask.numel(): states = states.view(*mask.shape, -1)
     if states.ndim == 2 and len(states) == len(mask): return states, None
-    fitting = _fit_mask(mask, states, bool(values_of("past_key_values", call.arguments))) if states.ndim == 3 else None
+    cached = bool(values_of("past_key_values", call.arguments))
+    fitting = _fit_mask(mask, states, cached, tokens) if states.ndim == 3 else None
     if fitting is None: raise ValueError(_unknown_padding(states, name, [mask], wanted))
     return states, fitting
 
@@ -214,7 +217,7 @@ class _Recorder:
         calls = self.calls.now()
         if callable(self.mask): return states, self.mask(name, states, calls[0].arguments if calls else {})
         if self.mask is None or self.tokens == "all": return states, None
-        return _with_mask(states, name, calls, self.mask)
+        return _with_mask(states, name, calls, self.mask, self.tokens)
 
     def take_in(self, name:str, states:Tensor, kept:Tensor)->None:
         "Update the metric of a layer; points that are not finite are counted and left out."

@@ -110,6 +110,7 @@ ODD = dict(
     two=CLOUD[:2], three=CLOUD[:3], wide=torch.randn(3, 200, generator=torch.Generator().manual_seed(1)),
     doubles=CLOUD.repeat(2, 1), constant_column=torch.cat([CLOUD, torch.full((60, 1), 5.)], 1),
     zero_column=torch.cat([CLOUD, torch.zeros(60, 1)], 1), far_away=CLOUD + 1e4, tiny=CLOUD*1e-15, huge=CLOUD*1e15,
+    vanishing=CLOUD*1e-25, denormal=CLOUD*1e-40, vast=CLOUD*1e19, edge=CLOUD*1e37,
     half=CLOUD.half(), half_tiny=(CLOUD*1e-4).half(), bfloat=CLOUD.bfloat16())
 
 

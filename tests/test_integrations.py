@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import IterableDataset
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import BertConfig, BertModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 from processes import on_two
 
 from istar_nb import states
@@ -112,6 +112,22 @@ def test_a_tokenizer_that_makes_no_mask_is_asked_for_one():
     assert measure((model, bare), lines).frame().equals(measure((model, tokenizer), lines).frame())
     plain, other = (Collator(t)(encode(texts.train[:8], texts.task, t, 32)) for t in (tokenizer, bare))
     assert torch.equal(plain["attention_mask"], other["attention_mask"])
+
+
+def test_a_model_in_memory_is_fitted_to_its_tokenizer():
+    "As one by name: long texts are cut where its positions end, and words that it does not have are an error."
+    tokenizer = load_encoder("tiny-bert").tokenizer
+    config = BertConfig(vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+                        intermediate_size=64, max_position_embeddings=16)
+    lines, before = ["one two three "*40, "A short text."]*8, tokenizer.model_max_length
+    assert measure((BertModel(config).eval(), tokenizer), lines).frame().isoscore.notna().all()
+    assert tokenizer.model_max_length == before
+    with pytest.raises(ValueError, match="BertModel.*tokenizer with .* words"):
+        measure((BertModel(BertConfig(**{**config.to_dict(), "vocab_size": 50})), tokenizer), lines)
+    with pytest.raises(TypeError, match="tokenizer of transformers, not str"):
+        measure((BertModel(config), "tiny-bert"), lines)
+    with pytest.raises(ValueError, match="`batch_tokens` must be a whole number"):
+        measure((BertModel(config).eval(), tokenizer), lines, batch_tokens=10.5)
 
 
 @pytest.mark.parametrize("wrong", [1.5, [1.], True, [True, False], "last", object(), np.array([0.5])])

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow
 import pytest
 from datasets import Dataset, DatasetDict
 
@@ -252,3 +253,17 @@ def test_columns_that_are_not_used_may_hold_anything(tmp_path):
 def test_labels_that_are_neither_text_nor_numbers_are_named(labels):
     with pytest.raises(ValueError, match="labels must be text or numbers, and are (Timestamp|list|tuple)"):
         Task.from_frame(pd.DataFrame(dict(text=["Some words."]*16, label=labels)), "text", "label")
+
+
+def test_an_infinite_label_and_a_share_are_named_as_the_user_knows_them():
+    table = pd.DataFrame(dict(text=["Some words."]*60, stars=np.arange(60.)/7))
+    with pytest.raises(ValueError, match="`hold_out`"): Task.from_frame(table, "text", "stars", hold_out=0)
+    table.loc[40, "stars"] = float("inf")
+    with pytest.raises(ValueError, match="column 'stars' is infinite in row 40"):
+        Task.from_frame(table, "text", "stars")
+
+
+def test_a_table_of_arrow_is_a_table():
+    table = pyarrow.Table.from_pandas(frame(), preserve_index=False)
+    first, second = (Task.from_frame(form, "review", "sentiment").labels for form in (table, frame()))
+    assert first == second

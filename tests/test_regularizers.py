@@ -433,3 +433,20 @@ def test_a_pytorch_without_the_setting_refuses_medium_precision(monkeypatch):
     with pytest.raises(ValueError, match="needs PyTorch 2.9"): check_precision("medium")
     with products_in(format_of("highest", torch.device("cpu")), torch.device("cpu")): IStar(0.)(cloud())
     with products_in("bf16", torch.device("cpu")): assert product_format(torch.device("cpu")) is None
+
+
+@pytest.mark.parametrize("make", (lambda: IStar(0.), CosReg, VICRegCovariance, Uniformity))
+@pytest.mark.parametrize("dtype", (torch.complex64, torch.int64))
+def test_states_that_are_no_real_numbers_are_refused(make, dtype):
+    with pytest.raises(TypeError, match=r"`layers\[0\]` must be floating point"):
+        make()(HiddenStates([torch.ones(6, 5, 8, dtype=dtype)]*2, torch.ones(6, 5)))
+
+
+@pytest.mark.parametrize("unit", (1e-25, 1e19))
+@pytest.mark.parametrize("zeta", (0., 0.2))
+def test_a_penalty_of_states_out_of_range_names_them(unit, zeta):
+    "Squares of such states vanish or overflow in float32; the score of few points does without them."
+    states = HiddenStates([torch.randn(6, 5, 8)*unit], torch.ones(6, 5))
+    penalty = IStar(zeta, covariance(torch.randn(60, 8)*unit) if unit < 1 else torch.eye(8), layers=0)
+    if zeta and unit < 1: return    # no reference of such states can be given either
+    with pytest.raises(ValueError, match="`x` is about"): penalty(states)

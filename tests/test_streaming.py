@@ -211,6 +211,35 @@ def test_a_huge_mean_loses_nothing_of_what_came(offset, dtype):
     close(metric.compute(), in_memory(given), 3e-7 if offset < 1e6 else 1e-6)
 
 
+def seeing(x):
+    "Metrics that have seen points."
+    metric = IsotropyMetrics()
+    metric.update(x)
+    return metric
+
+
+@pytest.mark.parametrize("exponent", (-30, -23, -16, 16, 19, 24))
+def test_units_change_no_score_whatever_their_size(exponent):
+    "Of float32 points; squares of such numbers need a wider range."
+    x = torch.randn(200, 8, generator=torch.Generator().manual_seed(0))*torch.linspace(1, 0.3, 8) + 0.2
+    unit = torch.tensor(10., dtype=torch.float64)**exponent
+    seen, wanted = (seeing(cloud).compute() for cloud in ((x.double()*unit).float(), x))
+    for name in ("isoscore", "isoscore_unbiased", "isoscore_unbiased_se", "participation_ratio", "mean_cosine", "ev_1"):
+        assert_close(seen[name], wanted[name], rtol=1e-4, atol=1e-6)
+
+
+def test_points_out_of_every_range_are_an_error_and_hide_no_other_layer():
+    x = torch.randn(60, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    with pytest.raises(ValueError, match="so large"): seeing(x*1e200).compute()
+
+
+def test_one_point_that_differs_is_measured_without_standard_errors():
+    x = torch.ones(40, 8)
+    x[-1] = torch.arange(8.)
+    metric = seeing(x)
+    assert metric.compute()["mean_cosine"] < 1 and metric.errors()["mean_cosine"].isnan()
+
+
 def measure_many(n):
     "Measure n points and print the peak of this process's memory in MB."
     metric, points = IsotropyMetrics(), torch.randn(1000, 256)

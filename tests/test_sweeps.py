@@ -87,6 +87,20 @@ def test_what_is_refused_is_reported_and_not_recorded(tmp_path, executor, capsys
     for record, words in zip(records, said): assert words in record.error
 
 
+@pytest.mark.parametrize("progress", [True, False])
+def test_the_command_says_why_runs_failed(tmp_path, capsys, monkeypatch, progress):
+    "Refused runs leave no record, so nothing else could say it."
+    from istar_nb.cli import main
+    monkeypatch.chdir(tmp_path)
+    spec = dict(base=base, runs=[dict(model=["nowhere", "nowhere else"]), dict(lr=1e30, method="istar", lam=1)])
+    (tmp_path/"grid.yaml").write_text(json.dumps(spec), encoding="utf-8")
+    with pytest.raises(SystemExit): main(["sweep", "grid.yaml", *([] if progress else ["--no-progress"])])
+    said = capsys.readouterr().out
+    assert "'nowhere'" in said and "'nowhere else'" in said and "failed: ValueError: `x` has values that are not finite" in said, said
+    main(["runs", "--where", "status=failed"])
+    assert "1 failed: ValueError: `x` has" in capsys.readouterr().out
+
+
 def test_home_folder_and_other_data(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     write_task(tmp_path/"data", rows=200)
