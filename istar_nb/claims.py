@@ -241,8 +241,8 @@ def _surviving(
     "How many of some claims survive the correction, as a sentence."
     if len(claims) < 2: return ""
     firm = sum(c.survives for c in claims)
-    which = "None" if not firm else "All" if firm == len(claims) else f"{firm}"
-    return f" {which} of these {len(claims)} {noun} survive{'s'*(firm < 2)} the correction."
+    which = "none" if not firm else "all" if firm == len(claims) else f"{firm}"
+    return f" Of these {len(claims)} {noun}, {which} survive{'s'*(firm < 2)} the correction."
 
 
 def on_isolayer(
@@ -259,8 +259,8 @@ def on_isolayer(
     firm = "" if apart.survives else ", so nothing shows that the isotropy loss contributes"
     return (f"On cola, adding IsoLayer changes the score of the model without it, which is trained on a part of the "
             f"rows, by {points(joint)}, and the same layer trained on the task loss alone by {points(alone)}. The "
-            f"difference between the two is {points(apart)}{firm}. Against a plain run on all rows IsoLayer changes the "
-            f"score by {points(plain)}.{_surviving([joint, alone, apart, plain], 'differences')}")
+            f"difference between the two is {points(apart)}{firm}. Against a plain run on all rows IsoLayer changes "
+            f"the score by {points(plain)}.{_surviving([joint, alone, apart, plain], 'differences')}")
 
 # %% ../nbs/57_claims.ipynb #85e6524d
 def _on_geometry(

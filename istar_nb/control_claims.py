@@ -263,8 +263,8 @@ def sentence_comparisons(
     evidence:Evidence,
 )->dict: # name -> (runs, baselines), two pandas DataFrames with the same seeds in the same order
     "The comparisons of CoLA scores whose intervals are over seeds and sentences."
-    runs, ends = padding_runs(evidence), early_runs(evidence).groupby("id").tail(1)
-    runs = runs[runs.task == "cola"]
+    runs, ends, doses = padding_runs(evidence), early_runs(evidence).groupby("id").tail(1), dose_runs(evidence)
+    runs, doses = runs[runs.task == "cola"], doses[doses.task == "cola"]
     def some(**wanted): return _where(runs, **wanted)
     found = {}
     for lam in sorted(set(runs.lam) - {0.}):
@@ -275,5 +275,9 @@ def sentence_comparisons(
         for lam in sorted(set(ends.lam) - {0.}):
             at = ends[ends.lam == lam]
             found[f"λ = {signed(lam)} {when}, against at once"] = (at[at.when == when], at[at.when == "at once"])
+    for target in sorted(set(doses.target) - {0.}):
+        for what, name in (("isotropy", "penalty"), ("placebo", "placebo")):
+            pulled = _where(doses, target=target, what=what)
+            found[f"target {target:g}, {name}, against no penalty"] = (pulled, _where(doses, what="none"))
     shared = {name: _same_seeds(*pair) for name, pair in found.items()}
     return {name: pair for name, pair in shared.items() if len(pair[0]) > 2}

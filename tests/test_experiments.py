@@ -105,6 +105,35 @@ def test_every_page_can_be_computed_from_a_store_of_ones_own(kept, tmp_path):
     plt.close(plot_main(found))
 
 
+def is_istar(config, lam): return config["method"] == "istar" and config["lam"] == lam
+
+
+ALTERED = {    # sentence -> which runs, and what is added to their scores or their IsoScores
+    0: (lambda c: is_istar(c, -0.01) and c["model"] == "minilm", 0.05, 0.),
+    1: (lambda c: is_istar(c, -0.3) and c["tokens"] == "all", -0.2, 0.),
+    2: (lambda c: is_istar(c, -0.01) and c["model"] != "minilm", 0.05, 0.),
+    3: (lambda c: c["method"] == "isolayer" and c.get("stage_loss", "joint") == "joint", 0.05, 0.),
+    4: (lambda c: is_istar(c, -0.01) and c["task"] == "sst2", 0., 0.5)}
+
+
+@pytest.mark.parametrize("number", ALTERED)
+def test_a_sentence_changes_when_its_records_do(number, claims, tmp_path):
+    copy, (chosen, score, isoscore) = tmp_path/"results", ALTERED[number]
+    shutil.copytree(root/"results", copy, ignore=shutil.ignore_patterns("rerun", "demo", "benchmarks"))
+    altered = 0
+    for path in (copy/"runs").glob("*.json"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if record["status"] != "done" or not chosen(record["config"]): continue
+        record["score"] += score
+        record["epochs"][-1][record["metric"]] += score
+        for epoch in record["epochs"]: epoch["isoscore"] += isoscore
+        path.write_text(json.dumps(record), encoding="utf-8")
+        altered += 1
+    before, after = sentences(claims), sentences(every_claim(copy))
+    assert altered > 2 and after[number] != before[number]
+    shutil.rmtree(copy)
+
+
 def test_intervals_over_sentences_are_those_of_the_records_at_hand():
     "Every comparison that the records allow has one, of as many seeds, around the mean difference of the scores."
     evidence = opened()

@@ -25,7 +25,7 @@ def matthews(answers, labels):
 def compute(data):
     "Mean difference in Matthews' correlation, its interval, seeds and rows, by the comparison's name."
     evidence, found = opened(), {}
-    answers = {r.id: answers_of(r) for r in evidence.records("padding", "early")}
+    answers = {r.id: answers_of(r) for r in evidence.records("padding", "early", "dose")}
     labels = np.array([row["label"] for row in load_task("cola", data_dir=data).validation])
     for name, frames in sentence_comparisons(evidence).items():
         run, baseline = (np.stack([answers[i] for i in frame.id]) for frame in frames)
