@@ -15,7 +15,8 @@ from scipy import stats
 root = Path(__file__).resolve().parents[1]
 records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((root/"results"/"runs").glob("*.json"))]
 usual = dict(status="done", head="own", epochs=3, batch_size=32, hold_out=0., zeta=0.2, precision="fp32", tokens="real", layers=None,
-             target=None, relative=None, batches="length", normalize=False, per_layer=False, lam=0., keep="score")
+             target=None, relative=None, batches="length", normalize=False, per_layer=False, lam=0., keep="score",
+             lam_start=0., lam_ramp=0., placebo=False)
 minilm, scratch = dict(model="minilm", lr=5e-5, limit=None), dict(model="scratch:8e7d64cf92ea04b1", lr=3e-4, limit=4000, max_length=128)
 
 
@@ -107,6 +108,17 @@ def late_share(r):
 plain, every_lam = dict(method="none"), (-1., -.3, -.1, -.01, .01, .1, .3, 1.)
 def dose(lam): return cola(method="istar", lam=lam) if lam else cola(**plain)
 
+def small(model="minilm", **options):
+    "Runs of the pages on controls: 4,000 rows of CoLA in bfloat16."
+    return runs(task="cola", model=model, lr=5e-5, limit=4000, precision="bf16", max_length=None, **options)
+
+
+def randomly(**options): return small(batches="random", **options)
+def pulled(target, placebo=False): return small(method="istar", target=target, lam=1., placebo=placebo)
+weaker, counted = dict(method="istar", lam=-.3), dict(method="istar", lam=-.3, tokens="all")
+down, masked = dict(method="istar", lam=-.1), "scratch:9a1403a25f0e872f"
+
+
 numbers = {
     "I-STAR with λ = −0.01 scores above base, MiniLM, mean of rte, mrpc, cola, stsb": lambda: student(minilm_tasks(-.01, plain)),
     "I-STAR with λ = −0.01 scores above CosReg, MiniLM, mean of rte, mrpc, cola, stsb": lambda: student(minilm_tasks(-.01, dict(method="cosreg", lam=1.))),
@@ -130,6 +142,18 @@ numbers = {
     "the layer trained on the task loss alone scores above stage one, MiniLM, cola": lambda: student(apart(stage("isolayer", "task", -1, "matthews"), stage("isolayer", "task", -2, "matthews"))),
     "the joint loss scores above the task loss alone, same layer, MiniLM, cola": lambda: student(apart(stage("isolayer", "joint", -1, "matthews"), stage("isolayer", "task", -1, "matthews"))),
     "the layer raises IsoScore of [CLS] above that of stage one, MiniLM, cola": lambda: student(apart(stage("isolayer", "joint", -1, "cls_isoscore"), stage("isolayer", "joint", -2, "cls_isoscore"))),
+}
+numbers |= {
+    "change in score with padding counted, λ = −0.3, cola": lambda: student(minus(randomly(**counted), randomly(**plain))),
+    "change in score on real tokens (5 of 5 runs collapsed), λ = −0.3, cola": lambda: student(minus(randomly(**weaker), randomly(**plain))),
+    "real tokens keep more of their IsoScore where padding is counted, λ = −0.3, cola": lambda: student(minus(randomly(**counted), randomly(**weaker), end("isoscore"))),
+    "a penalty that counts padding moves padding away from the text, λ = −0.3, cola": lambda: student(minus(randomly(**counted), randomly(**plain), end("padding_apart"))),
+    "change in score, target 0.25, cola": lambda: student(minus(pulled(.25), small(**plain))),
+    "change in score by the placebo (5 of 5 runs collapsed), target 0.25, cola": lambda: student(minus(pulled(.25, True), small(**plain))),
+    "score minus the placebo's, target 0.4, cola": lambda: student(minus(pulled(.4), pulled(.4, True))),
+    "IsoScore minus the placebo's, target 0.4, cola": lambda: student(minus(pulled(.4), pulled(.4, True), end("isoscore"))),
+    "the score is higher than with the penalty from the start, λ = −0.1 after one epoch": lambda: student(minus(small(lam_start=1., **down), small(**down))),
+    "score without a penalty, masked minus contrastive, cola": lambda: student(minus(small(masked, **plain), small(**plain))),
 }
 
 
