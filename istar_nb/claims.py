@@ -136,8 +136,8 @@ def _on_placebo(
     placebo, targets = losses("change in score by the placebo")
     if not placebo: return ""
     return (f" A placebo, which pushes the weights in a fixed random direction and does not fade as a penalty with a "
-            f"target does, lowers the score at {placebo} of {targets} targets, which survives the correction: a loss of "
-            f"score does not by itself show that the changed isotropy is what does the harm.")
+            f"target does, lowers the score at {placebo} of {targets} targets, which survives the correction: a loss "
+            f"of score does not by itself show that the changed isotropy is what does the harm.")
 
 # %% ../nbs/57_claims.ipynb #867b9e8a
 def _all_collapsed(claim:Claim)->bool:

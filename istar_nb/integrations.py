@@ -182,6 +182,12 @@ class _CountedLoss:
         if getattr(self, "loss_is_scaled_for_ga", None) is not None: return self.loss_is_scaled_for_ga
         return self.compute_loss_func is not None or self.model_accepts_loss_kwargs and num_items_in_batch is not None
 
+# %% ../nbs/15_integrations.ipynb #2b989817
+def _warn_if_frozen(penalty:Tensor)->None:
+    "A warning for a penalty without a gradient."
+    if not penalty.requires_grad:
+        warnings.warn("the penalty has no gradient: are the layers that it reads frozen?", stacklevel=3)
+
 # %% ../nbs/15_integrations.ipynb #ef0c29ec
 class _PenalizedLoss(_CountedLoss):
     "A Trainer whose training loss is the task's plus λ times a penalty."
@@ -198,8 +204,7 @@ class _PenalizedLoss(_CountedLoss):
         wanted = asked_for(self.regularizer.layers, model)    # and the last layer: a split model's loss is there
         task, out = plain(model, {**inputs, "output_hidden_states": wanted is True or [*wanted, -1]}, True)
         penalty = self.regularizer(states_of(out, inputs, model), inputs.get("labels"))
-        if not penalty.requires_grad:
-            warnings.warn("the penalty has no gradient: are the layers that it reads frozen?", stacklevel=2)
+        _warn_if_frozen(penalty)
         k = getattr(self, "current_gradient_accumulation_steps", 1)
         parts = k if self.average_of_update(num_items_in_batch) else 1
         if first: self.update_strength(model, task*parts, penalty)

@@ -198,13 +198,13 @@ class IsoScoreMetric(StreamingMetric):
         "One value, or a list of them as a curve."
         return self._plot(val, ax)
 
-# %% ../nbs/05_streaming.ipynb #5d56a209
+# %% ../nbs/05_streaming.ipynb #cb16e38c
 def _defined_measures(groups:Tensor, choices:dict)->dict[str,Tensor]|None:
     "Every measure of some groups; None if the points in them are all the same."
     try: return measures_of(merged(groups[:, None])[0], **choices)
     except ValueError: return None
 
-
+# %% ../nbs/05_streaming.ipynb #5d56a209
 class IsotropyMetrics(StreamingMetric):
     "Every measure of isotropy that needs no second pass, of all points seen."
     def __init__(self,
