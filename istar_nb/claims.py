@@ -126,6 +126,22 @@ def _on_scores(
     return text + (f": {'; '.join(map(said, left))}." if left else ".")
 
 # %% ../nbs/57_claims.ipynb #40838d57
+def _on_kept_isotropy(
+    claims:Sequence[Claim], # the claims of all pages
+)->str:                     # empty where no such loss survives the correction
+    "What a penalty costs whose target changes IsoScore least."
+    start, by = "placebo, change in IsoScore, ", named(claims)
+    moved = [c for c in claims if c.name.startswith(start) and c.found.seeds > 2]
+    if not moved: return ""
+    least = min(moved, key=lambda c: abs(c.found.effect))
+    place = least.name.removeprefix(start)
+    cost = by[f"placebo, change in score, {place}"]
+    if not cost.survives: return ""
+    target, task = place.removeprefix("target ").split(", ")
+    return (f" A penalty that pulls IsoScore to {target}, about where it is without a penalty (a change by "
+            f"{signed(least.found.effect, '+.3f')}), still changes the score on {task} by {points(cost)}.")
+
+
 def _on_placebo(
     claims:Sequence[Claim], # the claims of all pages
 )->str:                     # empty where no placebo was run
@@ -135,9 +151,9 @@ def _on_placebo(
         return sum(c.survives and c.found.effect < 0 for c in tested), len(tested)
     placebo, targets = losses("change in score by the placebo")
     if not placebo: return ""
-    return (f" A placebo, which pushes the weights in a fixed random direction and does not fade as a penalty with a "
-            f"target does, lowers the score at {placebo} of {targets} targets, which survives the correction: a loss "
-            f"of score does not by itself show that the changed isotropy is what does the harm.")
+    return (f"{_on_kept_isotropy(claims)} A placebo, which pushes the weights in a fixed random direction and does not "
+            f"fade as a penalty with a target does, lowers the score at {placebo} of {targets} targets, which survives "
+            f"the correction: a loss of score does not by itself show that the changed isotropy is what does the harm.")
 
 # %% ../nbs/57_claims.ipynb #867b9e8a
 def _all_collapsed(claim:Claim)->bool:

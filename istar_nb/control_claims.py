@@ -129,6 +129,7 @@ def placebo(
         claim("change in score by the placebo", task, target, "score", "score", "none", "placebo")
         claim("score minus the placebo's", task, target, "score", "score", "placebo", "isotropy")
         claim("IsoScore minus the placebo's", task, target, "geometry", "isoscore", "placebo", "isotropy")
+        claim("change in IsoScore", task, target, "geometry", "isoscore", "none", "isotropy")
     return claims
 
 # %% ../nbs/56_control_claims.ipynb #bd87d54c
