@@ -152,8 +152,9 @@ def _on_placebo(
     placebo, targets = losses("change in score by the placebo")
     if not placebo: return ""
     return (f"{_on_kept_isotropy(claims)} A placebo, which pushes the weights in a fixed random direction and does not "
-            f"fade as a penalty with a target does, lowers the score at {placebo} of {targets} targets, which survives "
-            f"the correction: a loss of score does not by itself show that the changed isotropy is what does the harm.")
+            f"fade as a penalty with a target does, lowers the score at {placebo} of {targets} targets by an amount "
+            f"that survives the correction. So a loss of score does not by itself show that the changed isotropy is "
+            f"what does the harm.")
 
 # %% ../nbs/57_claims.ipynb #867b9e8a
 def _all_collapsed(claim:Claim)->bool:
@@ -186,9 +187,10 @@ def _on_strengths(
     def place(c): return "on {3} with {2}".format(*c.name.removeprefix("dose, ").split(", "))
     def lam(c): return c.name.split(", ")[2]
     gains = sum(c.found.effect > 0 for c in doses)
-    text = (f"Of all strengths λ of {' and '.join(filter(None, (', '.join(methods[:-1]), methods[-1])))}, "
-            f"{gains or 'none'} gain{'s'*(gains < 2)} and {len(doses) - gains} lose{'s'*(len(doses) - gains == 1)} an "
-            f"amount of task score that survives the correction.")
+    losses = len(doses) - gains
+    text = (f"Of the strengths λ of {' and '.join(filter(None, (', '.join(methods[:-1]), methods[-1])))}, "
+            f"{gains or 'none'} raise{'s'*(gains < 2)} the task score and {losses or 'none'} "
+            f"lower{'s'*(losses < 2)} it by an amount that survives the correction.")
     own = [c for c in doses if c.name.startswith("dose, I-STAR,")]
     for where in dict.fromkeys(map(place, own)):
         dead, alive = [], []

@@ -106,7 +106,7 @@ _keys = {"base", "seeds", "runs"}
 def _parts(spec:str|Path|Mapping|Sequence)->tuple[Mapping,Sequence|None,list]:
     "Base, seeds and blocks of a grid, checked."
     if isinstance(spec, (str, Path)): spec = _read_yaml(spec)
-    if not isinstance(spec, (Mapping, list, tuple)):
+    if not isinstance(spec, Iterable):
         raise TypeError(f"a grid must be a file, a mapping or a list of blocks, not {type(spec).__name__}")
     if not isinstance(spec, Mapping): spec = dict(runs=list(spec))
     if not set(spec) & _keys: spec = dict(runs=[dict(spec)])

@@ -442,11 +442,15 @@ def test_states_that_are_no_real_numbers_are_refused(make, dtype):
         make()(HiddenStates([torch.ones(6, 5, 8, dtype=dtype)]*2, torch.ones(6, 5)))
 
 
-@pytest.mark.parametrize("unit", (1e-25, 1e19))
-@pytest.mark.parametrize("zeta", (0., 0.2))
+@pytest.mark.parametrize("unit, zeta", ((1e-25, 0.), (1e19, 0.), (1e19, 0.2)))
 def test_a_penalty_of_states_out_of_range_names_them(unit, zeta):
-    "Squares of such states vanish or overflow in float32; the score of few points does without them."
-    states = HiddenStates([torch.randn(6, 5, 8)*unit], torch.ones(6, 5))
-    penalty = IStar(zeta, covariance(torch.randn(60, 8)*unit) if unit < 1 else torch.eye(8), layers=0)
-    if zeta and unit < 1: return    # no reference of such states can be given either
-    with pytest.raises(ValueError, match="`x` is about"): penalty(states)
+    "Squares of such states vanish or overflow in float32."
+    points = torch.randn(6, 5, 8, generator=torch.Generator().manual_seed(0))
+    penalty = IStar(zeta, torch.eye(8), layers=0)
+    penalty(HiddenStates([points], torch.ones(6, 5)))
+    with pytest.raises(ValueError, match="`x` is about"): penalty(HiddenStates([points*unit], torch.ones(6, 5)))
+
+
+def test_a_reference_of_zero_that_is_all_there_is_names_itself():
+    with pytest.raises(ValueError, match="`cov_ref` is zero"):
+        IStar(1., torch.zeros(8, 8), layers=0)(HiddenStates([torch.randn(6, 5, 8)], torch.ones(6, 5)))

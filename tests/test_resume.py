@@ -117,7 +117,7 @@ def unplugged_after(updates, config, root, data):
     finally: training.update = whole
 
 
-def go_on(config, root, data): return train(config, root, data, checkpoint_every=2, progress=False)
+def go_on(config, root, data, **more): return train(config, root, data, checkpoint_every=2, progress=False, **more)
 
 
 local = dict(method="istar", scope="local", reference_points=500)
@@ -196,3 +196,23 @@ def test_no_room_for_the_record(tmp_path, monkeypatch):
     assert [p.name for p in (tmp_path/"full").iterdir()] == ["checkpoints"]
     monkeypatch.setattr(training, "update", None)
     assert go_on(config, tmp_path/"full", data).status == "done"
+
+
+def test_no_room_for_the_model(tmp_path, monkeypatch):
+    "The error says what could not be written; the same command saves it later and trains nothing again."
+    config, data, before = (RunConfig(model=str(write_model(tmp_path/"model")), **toy), write_task(tmp_path/"data"),
+                            resource.getrlimit(resource.RLIMIT_FSIZE))
+    made = training.make_record
+    def filling(session):
+        record = made(session)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+        return record
+    def go(): return go_on(config, tmp_path/"full", data, save_model=tmp_path/"saved")
+    with monkeypatch.context() as m:
+        m.setattr(training, "make_record", filling)
+        try:
+            with pytest.raises(OSError, match="the model could not be written to .*saved"): go()
+        finally: resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert find_record(tmp_path/"full", config.id) is None
+    monkeypatch.setattr(training, "update", None)
+    assert go().status == "done" and (tmp_path/"saved"/"model.safetensors").exists()
