@@ -144,7 +144,8 @@ class _Strength(_Rows):
     lam_ramp: float = 0.              # epochs in which λ then grows from 0 to its value
     placebo: bool = False             # control: on every weight matrix a random gradient as long as the penalty's
     target: float | None = None       # istar: pull IsoScore* to this value in (0, 1); reparametrised: start from it
-    shape: Literal["spectrum", "outlier"] = "spectrum"  # reparametrised: of all eigenvalues, or one coordinate's
+    start_isoscore: float | None = None  # penalties: begin from the same function with this IsoScore of the last states
+    shape: Literal["spectrum", "outlier"] = "spectrum"  # of that start, and reparametrised's: all eigenvalues, or one
 
 # %% ../nbs/22_runs.ipynb #f3498b08
 @dataclass(frozen=True)
@@ -199,6 +200,7 @@ class RunConfig(_Modules):
         super().__post_init__()
         _check_ranges(self)
         _check_method(self)
+        _check_start(self)
         if self.train is not None: object.__setattr__(self, "task", own_name(self.train))
 
     @property
@@ -229,8 +231,9 @@ def _check_ranges(c:RunConfig)->None:
         if value != "auto" and not 0 <= value <= 1: raise ValueError(f"`{name}` must be between 0 and 1, not {value}")
     if c.seed >= 2**32: raise ValueError(f"`seed` must be less than 2³², not {c.seed}")
     if not 0 <= c.hold_out < 1: raise ValueError(f"`hold_out` must be at least 0 and less than 1, not {c.hold_out}")
-    if c.target is not None and not 0 < c.target < 1:
-        raise ValueError(f"`target` must be greater than 0 and less than 1, not {c.target}")
+    for name in ("target", "start_isoscore"):
+        if (value := getattr(c, name)) is not None and not 0 < value < 1:
+            raise ValueError(f"`{name}` must be greater than 0 and less than 1, not {value}")
     if c.layers is not None and (not c.layers or list(c.layers) != sorted(set(c.layers)) or c.layers[0] < 0):
         raise ValueError(f"`layers` must be ascending layer numbers from 0, not {c.layers}")
 
@@ -254,3 +257,15 @@ def _check_method(c:RunConfig)->None:
             refuse(f"`{name}` is an option of {', '.join(mine)}, and the method is {c.method!r}")
     if method.head == "linear" and c.head == "own":
         refuse(f"`head` must be 'linear' with method {c.method!r}, not 'own'")
+
+# %% ../nbs/22_runs.ipynb #eec3c536
+def _check_start(c:RunConfig)->None:
+    "An error if a penalty's start is described in part, or cannot be made."
+    penalty, goal = c.method in penalties, c.start_isoscore
+    if goal is None and penalty and c.shape != defaults["shape"]:
+        raise ValueError(f"`shape` {c.shape!r} describes the start that `start_isoscore` gives, and that is missing")
+    if goal is not None and not penalty:
+        raise ValueError(f"`start_isoscore` is an option of penalties: without one, method 'reparametrised' with "
+                         f"`target` {goal:g} starts there")
+    if goal is not None and c.head != "linear":
+        raise ValueError("`head` must be 'linear' with `start_isoscore`: one linear layer on [CLS] undoes the map")

@@ -21,7 +21,7 @@ from .encoders import Encoder, forward_with_states, load_encoder
 from .engine import Session as Engine, read_states
 from .features import Collator, encode
 from .isolayer import ClsModel
-from .methods import METHODS
+from .methods import METHODS, begin_of
 from .records import model_sha256
 from .runs import RunConfig, task_of
 from .second_stage import split_indices
@@ -176,7 +176,7 @@ class Session(_Prepared):
         self.model_sha256 = model_sha256(config.model)
         self.read(tokenizer)
         self.check(model.config.num_hidden_layers)
-        if (begin := METHODS[config.method].begin) is not None: begin(self.config, model, self.texts(model))
+        if (begin := begin_of(self.config)) is not None: begin(self.config, model, self.texts(model))
         self.prepare(model)
         set_seed(config.seed, device_specific=True)  # different dropout on every process
         if options.get("tracker"):

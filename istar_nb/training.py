@@ -32,7 +32,7 @@ from .engine import (Evaluation, add_points, check_loss, defined, head_answers, 
                              read_states, recording_failure, rounded, step)
 from .files import absolute, check_writable, folder_beside, local_folder, local_path, run_lock
 from .measures import spectrum
-from .methods import METHODS
+from .methods import begin_of
 from .modes import available_accelerators, random_state, set_random_state
 from .processes import all_processes
 from .programs import collect_rarely
@@ -270,9 +270,9 @@ def open_session(config:RunConfig, root:str|Path, folder:Path, remake:bool=False
     "A session, resumed from its checkpoint if it has one; what cannot be carried out is an error here."
     session = Session(config, **options)
     if save_model is not None:
-        if METHODS[config.method].begin:
-            raise ValueError(f"`save_model`: no folder of transformers holds a model of method {config.method!r}, "
-                             "whose last states are mapped")
+        if begin_of(config):
+            raise ValueError(f"`save_model`: no folder of transformers holds the model of this run (method "
+                             f"{config.method!r}), whose last states are mapped")
         check_writable(local_path(save_model), "save_model")
     if (store := local_folder(root)) is not None: check_writable(store, "root")
     # killed while it wrote

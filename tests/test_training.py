@@ -101,6 +101,21 @@ def test_a_reparametrised_model_begins_with_another_isoscore_and_the_same_answer
         train(replace(base, target=0.3), root=tmp_path, save_model=tmp_path/"model", progress=False)
 
 
+@pytest.mark.parametrize("shape", ["spectrum", "outlier"])
+def test_a_penalty_begins_where_the_reparametrised_run_begins(tmp_path, shape):
+    "Before training both runs are the same in every number; afterwards the penalty has done its work."
+    base = RunConfig(task="stdlib-docs", model="tiny-bert", limit=200, epochs=1, shape=shape, lr=1e-3)
+    penalised = replace(base, method="cosreg", lam=10, head="linear", start_isoscore=0.05)
+    plain, pulled = (train(c, root=tmp_path, progress=False)
+                     for c in (replace(base, method="reparametrised", target=0.05), penalised))
+    timing = ("seconds", "loss", "penalty", "grad_norm")
+    first, second = ({k: v for k, v in run.epochs[0].items() if k not in timing} for run in (plain, pulled))
+    assert first == second and plain.id != pulled.id
+    assert abs(pulled.epochs[-1]["mean_cosine"]) < 0.8*abs(plain.epochs[-1]["mean_cosine"])
+    with pytest.raises(ValueError, match="`save_model`"):
+        train(replace(penalised, start_isoscore=0.1), root=tmp_path, save_model=tmp_path/"model", progress=False)
+
+
 @pytest.fixture
 def llama(tmp_path):
     "A folder with a tiny causal model other than GPT-2, and its tokenizer."
