@@ -105,6 +105,17 @@ def _quiet()->Iterator[None]:
         datasets.logging.set_verbosity(level)
         if shown: datasets.enable_progress_bars()
 
+# %% ../nbs/18_frames.ipynb #cf06c1a3
+def _named(
+    rows:list[Mapping],  # of a table
+    features:Any,        # of a `datasets.Dataset`; anything else says nothing
+)->list[Mapping]:
+    "Rows with the names of their classes in place of the numbers."
+    if not isinstance(features, Mapping): return rows
+    named = {column: kind.names for column, kind in features.items() if hasattr(kind, "int2str")}
+    def name(cell, names): return names[cell] if isinstance(cell, Integral) and 0 <= cell < len(names) else None
+    return [row | {column: name(row[column], names) for column, names in named.items()} for row in rows]
+
 # %% ../nbs/18_frames.ipynb #023ef207
 def frame_rows(
     frame:Any,       # DataFrame of pandas or polars, table of Arrow, `datasets.Dataset`, or rows as dictionaries
@@ -117,7 +128,7 @@ def frame_rows(
     if isinstance(frame, Mapping) or not all(isinstance(row, Mapping) for row in rows):
         raise TypeError(f"`{name}` must be a DataFrame, a Dataset or a list of rows as dictionaries, "
                         f"not {type(frame).__name__}")
-    return rows
+    return _named(rows, getattr(frame, "features", None))
 
 
 # %% ../nbs/18_frames.ipynb #c77e560d

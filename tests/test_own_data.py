@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pyarrow
 import pytest
-from datasets import Dataset, DatasetDict
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
 from istar_nb.cli import main
 from istar_nb.evidence import answers_of
@@ -267,3 +267,23 @@ def test_a_table_of_arrow_is_a_table():
     table = pyarrow.Table.from_pandas(frame(), preserve_index=False)
     first, second = (Task.from_frame(form, "review", "sentiment").labels for form in (table, frame()))
     assert first == second
+
+
+@pytest.mark.parametrize("source", ["memory", "folder", "parquet"])
+def test_names_of_classes_that_a_dataset_knows_are_kept(source, tmp_path):
+    "Without them the numbers of many classes would be measured values."
+    names = [f"intent {i}" for i in range(30)]
+    kinds = Features(text=Value("string"), label=ClassLabel(names=names))
+    rows = Dataset.from_dict(dict(text=["a text"]*90, label=[*range(30)]*3), features=kinds)
+    if source == "folder": rows.save_to_disk(tmp_path/"intents")
+    if source == "parquet": rows.to_parquet(tmp_path/"intents.parquet")
+    task = (Task.from_frame(rows, "text", "label") if source == "memory"
+            else own_task(next(tmp_path.iterdir()), "text", "label", None, None))
+    assert task.kind == "classification" and set(task.labels) == set(names)
+
+
+def test_a_row_without_a_label_is_named():
+    "Data sets of the hub mark such rows by -1."
+    kinds = Features(text=Value("string"), label=ClassLabel(names=["poor", "good"]))
+    rows = Dataset.from_dict(dict(text=["a", "b", "c", "d"], label=[0, 1, -1, 1]), features=kinds)
+    with pytest.raises(ValueError, match="column 'label' is empty in row 2"): Task.from_frame(rows, "text", "label")
