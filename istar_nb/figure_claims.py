@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['places', 'dose_grids', 'dose_methods', 'figure4_paper', 'figure4_grids', 'planted', 'figure5_grids', 'figure7_paper',
-           'fallen', 'figure2_record', 'istar_figure2', 'istar_figure3', 'doses', 'figure4_runs', 'istar_figure4',
-           'figure5_runs', 'istar_figure5', 'figure6_runs', 'figure6_moves', 'istar_figure6', 'figure7_table',
-           'istar_figure7', 'figure8_runs', 'istar_figure8']
+           'fallen', 'figure2_record', 'istar_figure2', 'istar_figure3', 'doses', 'figure4_runs', 'largest_share',
+           'istar_figure4', 'figure5_runs', 'istar_figure5', 'figure6_runs', 'figure6_moves', 'istar_figure6',
+           'figure7_table', 'istar_figure7', 'figure8_runs', 'istar_figure8']
 
 # %% ../nbs/53_figure_claims.ipynb #d81fc0fd
 import numpy as np
@@ -153,7 +153,7 @@ def figure4_runs(
     return runs.assign(length=runs.mean_activation.map(np.linalg.norm), last=_last_layer(runs.isoscore_layers))
 
 # %% ../nbs/53_figure_claims.ipynb #fa7cf11c
-def _largest_share(
+def largest_share(
     part,       # pandas DataFrame, the runs of one place
     lam:float,  # strength of CosReg
 ):              # pandas Series of numbers in [0, 1], by seed
@@ -170,7 +170,7 @@ def _planted_claims(
     "Whether CosReg changes the mean more in one dimension where an outlier was planted."
     claims, name = [], "changes the mean more in a single dimension with a planted outlier than without"
     for lam in (1., -1.):
-        one, none = (_largest_share(runs[runs.place == place], lam) for place in planted.values())
+        one, none = (largest_share(runs[runs.place == place], lam) for place in planted.values())
         claims.append(Claim(f"Figure 4, planted, {lam:+g}", paper, "Figure 4", "istar_figure4",
                             f"CosReg with λ = {signed(lam)} {name}, MiniLM, sst2", "geometry", "share",
                             paired_estimate((one - none).dropna().tolist()), "up"))
@@ -198,7 +198,7 @@ def istar_figure4(
             claim(f"isotropy, {lam:+g}, {place}", f"{who} has no impact on the last layer's IsoScore, {place}",
                   "IsoScore", of(last), effect=0., source="no impact")
             if place in places:
-                share = np.mean(_largest_share(part, lam).tolist() or [nan])
+                share = np.mean(largest_share(part, lam).tolist() or [nan])
                 reason = f"an encoder with outlier dimensions; here the largest accounts for {share:.2f} of the change"
                 claim(f"dimension, {lam:+g}, {place}", f"{who} changes the mean in a single dimension, {place}",
                       "share", nothing, reason=reason, effect=1., source="all in one dimension")

@@ -7,9 +7,10 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 
-from istar_nb.claims import every_claim, page_claims, pages, plot_main, sentences
+from istar_nb.claims import every_claim, page_claims, pages, plot_main
 from istar_nb.control_claims import sentence_comparisons
 from istar_nb.evidence import opened
+from istar_nb.findings import paragraphs, sentences
 from istar_nb.verdicts import claim_cells, claims_table
 
 root = Path(__file__).resolve().parents[1]
@@ -41,7 +42,7 @@ def test_the_findings_show_every_claim_and_the_sentences(claims):
     stored = texts("findings")
     for c in claims:
         assert claims_table([c], linked=True).splitlines()[-1] in stored, f"run the notebook findings again: {c.name}"
-    for sentence in sentences(claims): assert sentence in stored, "run the notebook findings again"
+    for text in [*sentences(claims), *paragraphs(claims)]: assert text in stored, "run the notebook findings again"
 
 
 def test_the_readme_repeats_the_sentences(claims):
@@ -99,7 +100,7 @@ def test_every_page_can_be_computed_from_a_store_of_ones_own(kept, tmp_path):
     for run in whole.ids(kept) if kept else ():
         if (path := whole.root/"runs"/f"{run}.json").exists(): shutil.copy(path, own/"runs")
     found = every_claim(own)
-    said = [*sentences(found), *(c.text for c in found), *(c.ours for c in found)]
+    said = [*sentences(found), *paragraphs(found), *(c.text for c in found), *(c.ours for c in found)]
     assert not [text for text in said if "nan" in text.split() or "+nan" in text or "None" in text]
     assert any(c.word == "not run" for c in found)
     plt.close(plot_main(found))
@@ -108,9 +109,27 @@ def test_every_page_can_be_computed_from_a_store_of_ones_own(kept, tmp_path):
 def is_istar(config, lam): return config["method"] == "istar" and config["lam"] == lam
 
 
+def altered(path, chosen, score=0., isoscore=0.):
+    "The claims of a copy of the records in which some runs have other scores or IsoScores."
+    copy, changed = path/"results", 0
+    shutil.copytree(root/"results", copy, ignore=shutil.ignore_patterns("rerun", "demo", "benchmarks"))
+    for file in (copy/"runs").glob("*.json"):
+        record = json.loads(file.read_text(encoding="utf-8"))
+        if record["status"] != "done" or not chosen(record["config"]): continue
+        record["score"] += score
+        record["epochs"][-1][record["metric"]] += score
+        for epoch in record["epochs"]: epoch["isoscore"] += isoscore
+        file.write_text(json.dumps(record), encoding="utf-8")
+        changed += 1
+    assert changed > 2
+    found = every_claim(copy)
+    shutil.rmtree(copy)
+    return found
+
+
 ALTERED = {    # sentence -> which runs, and what is added to their scores or their IsoScores
     0: (lambda c: is_istar(c, -0.01) and c["model"] == "minilm", 0.05, 0.),
-    1: (lambda c: is_istar(c, -0.3) and c["tokens"] == "all", -0.2, 0.),
+    1: (lambda c: is_istar(c, 1.) and c["tokens"] == "real", 0.3, 0.),
     2: (lambda c: is_istar(c, -0.01) and c["model"] != "minilm", 0.05, 0.),
     3: (lambda c: c["method"] == "isolayer" and c.get("stage_loss", "joint") == "joint", 0.05, 0.),
     4: (lambda c: is_istar(c, -0.01) and c["task"] == "sst2", 0., 0.5)}
@@ -118,20 +137,14 @@ ALTERED = {    # sentence -> which runs, and what is added to their scores or th
 
 @pytest.mark.parametrize("number", ALTERED)
 def test_a_sentence_changes_when_its_records_do(number, claims, tmp_path):
-    copy, (chosen, score, isoscore) = tmp_path/"results", ALTERED[number]
-    shutil.copytree(root/"results", copy, ignore=shutil.ignore_patterns("rerun", "demo", "benchmarks"))
-    altered = 0
-    for path in (copy/"runs").glob("*.json"):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        if record["status"] != "done" or not chosen(record["config"]): continue
-        record["score"] += score
-        record["epochs"][-1][record["metric"]] += score
-        for epoch in record["epochs"]: epoch["isoscore"] += isoscore
-        path.write_text(json.dumps(record), encoding="utf-8")
-        altered += 1
-    before, after = sentences(claims), sentences(every_claim(copy))
-    assert altered > 2 and after[number] != before[number]
-    shutil.rmtree(copy)
+    found = altered(tmp_path, *ALTERED[number])
+    for said in (sentences, paragraphs): assert said(found)[number] != said(claims)[number]
+
+
+def test_what_is_said_of_padding_changes_with_its_records(claims, tmp_path):
+    found = altered(tmp_path, lambda c: is_istar(c, -0.3) and c["tokens"] == "all", -0.2)
+    before, after = paragraphs(claims), paragraphs(found)
+    assert after[1] != before[1] and after[3:] == before[3:]
 
 
 def test_intervals_over_sentences_are_those_of_the_records_at_hand():
