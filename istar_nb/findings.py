@@ -146,8 +146,8 @@ def _answer_on_geometry(
     if not moved and not known: return "These runs do not show how I-STAR moves isotropy."
     firm = sum(c.survives for c in known)
     return (f"I-STAR moves IsoScore the way the sign of λ predicts in {sum(c.survives for c in right)} of {len(moved)} "
-            f"combinations of encoder, task and sign after the correction; of {count(len(known), 'correlation')} of task score with "
-            f"intrinsic dimension, {firm or 'none'} {_verb(firm, 'survive')} it.")
+            f"combinations of encoder, task and sign after the correction; of {count(len(known), 'correlation')} of "
+            f"task score with intrinsic dimension, {firm or 'none'} {_verb(firm, 'survive')} it.")
 
 # %% ../nbs/58_findings.ipynb #238f5c3a
 def sentences(
@@ -183,8 +183,9 @@ def _on_scores(
         other, kind = _other_side(c, named(claims)), "rank correlation "*c.found.ranks
         return f"{'one half of a claim, ' if other else ''}“{c.text}” ({kind}{c.ours}{other})"
     gained = count(len(gains), "gain").capitalize()
-    text = (f"{gained} in task score {_verb(len(gains), 'survive')} the correction for multiple testing. Of {len(tested)} tests of "
-            f"what the three papers claim about task scores, {len(left) or 'none'} {_verb(len(left), 'survive')} it")
+    text = (f"{gained} in task score {_verb(len(gains), 'survive')} the correction for multiple testing. Of "
+            f"{len(tested)} tests of what the three papers claim about task scores, {len(left) or 'none'} "
+            f"{_verb(len(left), 'survive')} it")
     return text + (f": {'; '.join(map(said, left))}." if left else ".")
 
 # %% ../nbs/58_findings.ipynb #40838d57
@@ -293,7 +294,8 @@ def _on_gain(
     text = (f"In the paper's 27 cells, I-STAR with λ < 0 gains {gain} points over no penalty on average; the best of "
             f"12 to 24 equally good candidates, if chosen on the rows that are reported, would by luck give at most "
             f"{low} to {high}. ")
-    text += (f"Here I-STAR with {tested_strength(next(iter(found.values())))} changes the score on the same tasks by {ours}." if ours
+    strength = tested_strength(next(iter(found.values()))) if found else ""
+    text += (f"Here I-STAR with {strength} changes the score on the same tasks by {ours}." if found
              else "These runs do not test it.")
     return text + (f" {tested_strength(raised)}, from which the paper expects a loss, changes it by {points(raised)} "
                    f"with MiniLM{_unmoved(raised, claims)}." if raised.ours else "")
