@@ -373,8 +373,7 @@ class IsotropyLoss(nn.Module):
         "Both parts of the training loss; the Trainer adds them."
         if not self.model.training: return self.loss(sentence_features, labels)
         with self.watched[self.on](self.model) as seen: loss = self.loss(sentence_features, labels)
-        # others are truncated, for nested losses
-        widest = max((part.layers[-1].shape[-1] for part in seen), default=0)
+        widest = max((part.layers[-1].shape[-1] for part in seen), default=0)    # nested losses also see truncated ones
         whole = [part for part in seen if part.layers[-1].shape[-1] == widest]
         penalty = self.regularizer(joined(whole), labels)
         return {**(loss if isinstance(loss, dict) else dict(task_loss=loss)), "penalty": self.lam*penalty}
