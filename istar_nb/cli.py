@@ -270,10 +270,13 @@ def main(
     if args is None:
         collect_rarely()
         for name in ("stdout", "stderr"): setattr(sys, name, _Lasting(getattr(sys, name)))
-    try: _carry_out(sys.argv[1:] if args is None else args)
+    typed = sys.argv[1:] if args is None else args
+    try: _carry_out(typed)
     except (ValueError, TypeError, OSError, ImportError, FloatingPointError) as e:
         print(f"istar: {e}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("\nistar: stopped. Run the same command again to resume from the last checkpoint.", file=sys.stderr)
+        resumes = typed[:1] and typed[0] in ("train", "sweep", "pretrain", "demo")
+        rest = " Run the same command again to resume from the last checkpoint." if resumes else ""
+        print(f"\nistar: stopped.{rest}", file=sys.stderr)
         sys.exit(130)

@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from .files import local_path
+from .files import local_folder, local_path
 from .records import RunRecord
 from .runs import RunConfig, task_of
 
@@ -194,6 +194,7 @@ def sweep_command(
         gpus_per_run: GPUs reserved for a run (executor "ray"); with a fraction, runs share one.
     """
     check_positive(workers=workers, threads=threads)
+    if (store := local_folder(places.root)) is not None: check_place("--root", store)
     options = asdict(places) | dict(seeds=seeds, executor=executor, retry_failed=retry_failed, workers=workers,
                                     threads=threads, address=address, cpus_per_run=cpus_per_run,
                                     gpus_per_run=gpus_per_run)

@@ -290,8 +290,9 @@ def forward_with_states(
     layers:int|Iterable[int]|str|None="all", # to keep states of; see `choose_layers`
 )->tuple:                   # (the model's output, its `HiddenStates`)
     "One forward pass, with the states of every layer or of the chosen ones."
-    out = model(**batch, output_hidden_states=asked_for(layers, model))
     config = getattr(model, "module", model).config
+    named = {} if getattr(config, "return_dict", True) else dict(return_dict=True)    # and not a tuple
+    out = model(**batch, **named, output_hidden_states=asked_for(layers, model))
     states = out.hidden_states if "hidden_states" in out else None
     count = 0 if states is None else len(states)
     if count != config.num_hidden_layers+1:

@@ -7,13 +7,11 @@ __all__ = ['states_of', 'model_states', 'collect_reference', 'ReferenceCallback'
            'joined', 'IsotropyLoss']
 
 # %% ../nbs/15_integrations.ipynb #fa93d71e
-import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +22,10 @@ from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 from transformers import TrainerCallback
 
-from .baselines import RelativeStrength
+from .baselines import RelativeStrength, check_strength
 from .modes import evaluating, same_random_state
 from .processes import all_processes
-from .regularizers import Regularizer
+from .regularizers import Regularizer, check_regularizer
 from .states import HiddenStates, asked_for, is_causal
 from .streaming import IsoScoreMetric
 
@@ -55,6 +53,12 @@ def model_states(
     "The states of every layer for one batch, or of the chosen ones."
     return states_of(model(**batch, output_hidden_states=asked_for(layers, model)), batch, model)
 
+# %% ../nbs/15_integrations.ipynb #d90bea3b
+def _inputs_of(trainer, batch:dict)->dict:
+    "A batch as the model gets it from a Trainer, which keeps the labels where it has a loss of its own."
+    own = getattr(trainer, "compute_loss_func", None) or getattr(trainer, "label_smoother", None)
+    return {k: v for k, v in batch.items() if k != "labels" or own is None}
+
 # %% ../nbs/15_integrations.ipynb #44bc6494
 def collect_reference(
     regularizer:Regularizer,      # the penalty
@@ -73,6 +77,7 @@ def _data_batches(
     loader,                       # the Trainer's training data loader
     args,                         # its `TrainingArguments`
     epoch:int,                    # with the seed, decides the order
+    size:int,                     # rows in a batch
 )->Iterator[dict]:                # on this process's device
     "This process's share of the training data, in an order that disturbs neither sampler nor generators."
     if isinstance(loader.dataset, IterableDataset) or not hasattr(loader.dataset, "__len__"):
@@ -80,8 +85,8 @@ def _data_batches(
                          "use refresh=None and call collect_reference yourself")
     generator = torch.Generator().manual_seed(args.seed*1_000_003 + epoch)
     order = torch.randperm(len(loader.dataset), generator=generator).tolist()[args.process_index::args.world_size]
-    for i in range(0, len(order), args.per_device_train_batch_size):
-        rows = [loader.dataset[j] for j in order[i:i+args.per_device_train_batch_size]]
+    for i in range(0, len(order), size):
+        rows = [loader.dataset[j] for j in order[i:i+size]]
         yield send_to_device(dict(loader.collate_fn(rows)), args.device)
 
 # %% ../nbs/15_integrations.ipynb #fe6ec596
@@ -122,7 +127,9 @@ class ReferenceCallback(TrainerCallback):
         "Collect where an epoch starts, not where one is resumed."
         if self.refresh is None or not self.regularizer.needs_reference: return
         if self.ready and not (self.refresh == "epoch" and float(state.epoch).is_integer()): return
-        collect_reference(self.regularizer, model, _data_batches(train_dataloader, args, int(state.epoch)), self.states)
+        size = state.train_batch_size or args.per_device_train_batch_size    # what fits, if the Trainer looked for it
+        batches = _data_batches(train_dataloader, args, int(state.epoch), size)
+        collect_reference(self.regularizer, model, batches, self.states)
         self.ready = True
 
     def on_save(self, args, state, control, **kwargs):
@@ -132,49 +139,33 @@ class ReferenceCallback(TrainerCallback):
         tensors = {f"{name}.{k}": v.detach().cpu().contiguous() for name, own in states.items() for k, v in own.items()}
         if args.should_save and tensors and folder.is_dir(): save_file(tensors, folder/self.file)
 
-# %% ../nbs/15_integrations.ipynb #ea319670
-def _check_strength(
-    lam:float|RelativeStrength, # value to check
-)->float|RelativeStrength:      # the value, if valid
-    "`lam`, or an error if it is neither a number nor a `RelativeStrength`."
-    if isinstance(lam, RelativeStrength): return lam
-    if isinstance(lam, bool) or not isinstance(lam, Real):
-        raise TypeError(f"`lam` must be a number or a RelativeStrength, not {type(lam).__name__}")
-    if not math.isfinite(lam): raise ValueError(f"`lam` must be finite, not {lam}")
-    return lam
-
-# %% ../nbs/15_integrations.ipynb #3c73efac
-def _check_regularizer(
-    regularizer:Regularizer, # value to check
-)->Regularizer:              # the value, if valid
-    "`regularizer`, or an error if it does not follow the protocol."
-    if not isinstance(regularizer, Regularizer):
-        raise TypeError(f"`regularizer` must be a Regularizer, not {type(regularizer).__name__}")
-    return regularizer
-
 # %% ../nbs/15_integrations.ipynb #3d37d9e7
 class _CountedLoss:
     "A Trainer that keeps an update's micro-batches, and knows what its losses are averages over."
     regularizer:Regularizer|None
     micro_batches:Sequence[dict] = ()   # of the update that begins
     counts_items:bool|None = None       # whether the loss is divided by the number of items; None: not known yet
+    totals:Tensor                       # (3,) task loss, penalty, updates since the last log
 
     def get_batch_samples(self, *args, **kwargs)->tuple[list,Tensor|int|None]:
         "The micro-batches of an update; their number of items only if the loss is an average over it."
         batches, items = super().get_batch_samples(*args, **kwargs)
         self.micro_batches = list(batches)
-        if self.counts_items is None and items is not None and batches:
-            self.counts_items = self.loss_counts_items(batches[0])
-        return batches, items if self.counts_items else None
+        if self.state.global_step == self._globalstep_last_logged: self.totals.zero_()    # also where training begins
+        if self.counts_items is None and items is not None:
+            found = map(self.loss_counts_items, self.micro_batches)
+            self.counts_items = next((counts for counts in found if counts is not None), None)
+        return batches, None if self.counts_items is False else items
 
-    def loss_counts_items(self, batch:dict)->bool:
-        "Whether the loss of a batch is divided by the number of items that it is told."
+    def loss_counts_items(self, batch:dict)->bool|None:
+        "Whether a batch's loss is divided by the number of items that it is told; None for a batch without labels."
         if self.compute_loss_func is not None: return True
         batch = self._prepare_inputs(batch)
         plain = super().compute_loss
         def loss(items): return plain(self.model, dict(batch), num_items_in_batch=items)
         with torch.no_grad(), evaluating(self.model), same_random_state(), self.compute_loss_context_manager():
             mean, share = loss(None), loss(torch.tensor(10**6, device=self.args.device))
+        if not mean.isfinite().all() or not mean.any(): return None
         return bool(share.abs().mean() < mean.abs().mean()/100)
 
     def average_of_update(self, num_items_in_batch:Tensor|int|None)->bool:
@@ -192,7 +183,6 @@ def _warn_if_frozen(penalty:Tensor)->None:
 class _PenalizedLoss(_CountedLoss):
     "A Trainer whose training loss is the task's plus λ times a penalty."
     lam:float|RelativeStrength
-    totals:Tensor   # (3,) task loss, penalty, updates since the last log
 
     def compute_loss(self, model:nn.Module, inputs:dict, return_outputs:bool=False,
                      num_items_in_batch:Tensor|int|None=None, **kwargs)->Tensor|tuple[Tensor,Any]:
@@ -228,7 +218,7 @@ class _PenalizedLoss(_CountedLoss):
         "Show the micro-batches of an update to a penalty that takes them as one batch; the random state stays."
         def seen(batch):
             with torch.no_grad(), self.compute_loss_context_manager():
-                return model_states(self.accelerator.unwrap_model(model), batch), batch.get("labels")
+                return model_states(self.accelerator.unwrap_model(model), _inputs_of(self, batch)), batch.get("labels")
         with same_random_state(): self.regularizer.prepare(seen(self._prepare_inputs(batch)) for batch in batches)
 
 # %% ../nbs/15_integrations.ipynb #02045256
@@ -242,11 +232,12 @@ class IsotropyTrainerMixin(_PenalizedLoss):
         **kwargs,                           # of the Trainer
     ):
         super().__init__(*args, **kwargs)
-        self.regularizer = None if regularizer is None else _check_regularizer(regularizer)
-        self.lam, self.totals = _check_strength(lam), torch.zeros(3, device=self.args.device)
+        self.regularizer = None if regularizer is None else check_regularizer(regularizer)
+        self.lam, self.totals = check_strength(lam), torch.zeros(3, device=self.args.device)
         if regularizer is None: return
         strength = lam if isinstance(lam, RelativeStrength) else None
-        self.reference = ReferenceCallback(regularizer, refresh, strength=strength)
+        def states(model, batch): return model_states(model, _inputs_of(self, batch), regularizer.layers)
+        self.reference = ReferenceCallback(regularizer, refresh, states, strength)
         self.add_callback(self.reference)
 
     def train(self, resume_from_checkpoint:str|bool|None=None, *args, **kwargs)->Any:
@@ -276,7 +267,7 @@ class IsotropyCallback(TrainerCallback):
         scores = {}
         with torch.no_grad(), evaluating(model), same_random_state():
             for batch in eval_dataloader:
-                seen = self.states(model, send_to_device(dict(batch), args.device))
+                seen = self.states(model, _inputs_of(self.trainer, send_to_device(dict(batch), args.device)))
                 for l, x in enumerate(seen.layers): scores.setdefault(l, IsoScoreMetric()).update(x, seen.mask)
         prefix = next(name for name in metrics if name.endswith("_runtime")).removesuffix("runtime")
         values = {}
@@ -363,8 +354,8 @@ class IsotropyLoss(nn.Module):
         if getattr(loss, "uses_gradient_cache", False) or type(loss).__name__.startswith("Cached"):
             raise ValueError(f"`loss` {type(loss).__name__} runs the model again in its backward pass, "
                              "where a penalty cannot follow: use the loss without cache")
-        self.model, self.loss, self.regularizer = model, loss, _check_regularizer(regularizer)
-        self.lam, self.on = _check_strength(lam), on
+        self.model, self.loss, self.regularizer = model, loss, check_regularizer(regularizer)
+        self.lam, self.on = check_strength(lam), on
 
     def forward(self,
         sentence_features:Iterable[dict[str,Tensor]], # the tokenized columns of a batch

@@ -280,7 +280,8 @@ def _encoder_of(model:str|tuple, hub:bool)->Encoder:
     "A model by its name, or one in memory with its tokenizer."
     if isinstance(model, str): return load_encoder(model, hub=hub)
     if not (isinstance(model, tuple) and len(model) == 2 and isinstance(model[0], nn.Module)):
-        raise TypeError(f"`model` must be a name, or (model, tokenizer), not {type(model).__name__}")
+        given = ", ".join(type(part).__name__ for part in (model if isinstance(model, tuple) else [model]))
+        raise TypeError(f"`model` must be a name, or (model, tokenizer), not {given}")
     module, tokenizer = model
     if isinstance(module, nn.Sequential) and hasattr(module[0], "auto_model"): module = module[0].auto_model
     if not hasattr(tokenizer, "pad"):

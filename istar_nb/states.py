@@ -37,7 +37,8 @@ def token_mask(
     "Which tokens of a batch are points."
     check_tokens(tokens)
     if mask.ndim != 2: raise ValueError(f"`mask` must be (B, T), but has shape {tuple(mask.shape)}")
-    if mask.is_floating_point() and not (mask >= 0).all():
+    seen = mask.is_floating_point() or mask.device.type == "cpu"    # integers elsewhere are not waited for
+    if seen and not (mask >= 0).all():
         raise ValueError("`mask` has negative values or NaN, like one that is added to attention scores: "
                          "a mask is wanted in which non-zero marks what counts")
     if tokens == "all": return torch.ones_like(mask, dtype=torch.bool)

@@ -86,7 +86,9 @@ def checked(
     reset:bool,              # True: learn the number of columns (at least 2) and their names; False: compare with them
     min_points:int=1,        # smallest n accepted
 )->np.ndarray:               # (n, d) float64 or float32
-    "`X` as an array, with scikit-learn's errors."
+    "`X` as an array, with scikit-learn's errors, and one for masked entries."
+    if np.ma.is_masked(X): raise TypeError("`X` has masked entries: leave out the rows that have them")
+    if isinstance(X, Tensor) and X.dtype is torch.bfloat16: X = X.float()    # NumPy has no bfloat16
     return validate_data(estimator, X, reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=min_points,
                          ensure_min_features=2 if reset else 1)
 

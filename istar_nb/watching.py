@@ -136,9 +136,13 @@ class Calls:
 
     def run(self, halves:bool, module:nn.Module, forward:Callable, *args, **kwargs)->Any:
         "Call `forward` of a module directly, past its hooks, as sentence-transformers and adapters do."
+        depth = len(self.now())
         self.enter(halves, module, args, kwargs)
         try: return forward(*args, **kwargs)
-        finally: self.leave(module)
+        except BaseException:
+            self.now().clear()    # after Ctrl-C no hook runs, and what it left would be taken for the next call
+            raise
+        finally: del self.now()[depth:]
 
     def now(self)->list[Call]: # outermost first
         "What is running in this thread."
@@ -272,13 +276,32 @@ def _replaced_forward(
     model:nn.Module, # any model
     run:Callable,    # called with `model.forward` and its arguments, in place of it
 )->Iterator[None]:
-    "Notice direct calls of `model.forward`, which pass hooks by."
-    before = vars(model).get("forward")
-    model.forward = update_wrapper(partial(run, model.forward), model.forward)
+    "Notice direct calls of `model.forward`, which pass hooks by; several may end in any order."
+    own = update_wrapper(partial(run, model.forward), model.forward)
+    own.before, own.over = vars(model).get("forward"), False
+    model.forward = own
     try: yield
     finally:
-        if before is None: del model.forward
-        else: model.forward = before
+        own.over, top = True, vars(model).get("forward")
+        while getattr(top, "over", False): top = top.before
+        if top is None: vars(model).pop("forward", None)
+        else: model.forward = top
+
+# %% ../nbs/06_watching.ipynb #c7cec44e
+_eager = dict(lock=Lock(), watches=0, stance=None)    # of this process
+
+@contextmanager
+def _uncompiled()->Iterator[None]:
+    "Run compiled models as they were written, while any watch lasts."
+    with _eager["lock"]:
+        if not _eager["watches"] and hasattr(torch.compiler, "set_stance"):    # from torch 2.6 on
+            _eager["stance"] = torch.compiler.set_stance("force_eager")
+        _eager["watches"] += 1
+    try: yield
+    finally:
+        with _eager["lock"]:
+            _eager["watches"] -= 1
+            if not _eager["watches"] and _eager["stance"] is not None: _eager["stance"].__exit__(None, None, None)
 
 # %% ../nbs/06_watching.ipynb #7228ae4c
 @contextmanager
@@ -292,6 +315,7 @@ def _noticed_calls(
     twofold = [name for name, module in around.items()
                if f"decoder_{calls.mask}" in inspect.signature(module.forward).parameters]
     with ExitStack() as hooks:
+        if not direct: hooks.callback(model.register_forward_pre_hook(lambda *_: calls.now().clear()).remove)
         for name, module in around.items():
             halves = any(f".{other}.".startswith(f".{name}.") for other in twofold) if name else bool(twofold)
             hooks.callback(module.register_forward_pre_hook(partial(calls.enter, halves), with_kwargs=True).remove)
@@ -316,8 +340,7 @@ def watch(
         raise ValueError(f"`model` {type(model).__name__} is traced or scripted, and runs past all hooks: "
                          "watch the model that it was made from")
     with ExitStack() as hooks:
-        if hasattr(torch.compiler, "set_stance"):    # from torch 2.6 on
-            hooks.enter_context(torch.compiler.set_stance("force_eager"))
+        hooks.enter_context(_uncompiled())
         for name, module in chosen.items():
             hooks.callback(module.register_forward_hook(partial(seen.record, name)).remove)
         hooks.enter_context(_noticed_calls(model, around, seen.calls, not replicated))

@@ -227,11 +227,12 @@ def test_impossible_numbers_are_refused_first(words, run, no_work):
 @pytest.mark.parametrize("place", ["file/below", "file", "/proc/nobody/here", "/dev/null/x", "link/x"])
 @pytest.mark.parametrize("words",
                          ["measure --task cola --out", "demo --out", "train --save-model",
-                          "runs --root store --export"])
+                          "runs --root store --export", "sweep grid.yaml --root"])
 def test_places_that_cannot_be_written_are_refused_first(words, place, run, no_work):
     Path("file").write_text("", encoding="utf-8")
     Path("link").symlink_to("nowhere")
     Path("store").mkdir()
+    Path("grid.yaml").write_text("base: {model: tiny-bert, limit: 64}\nseeds: [0]\nruns: [{}]\n", encoding="utf-8")
     code, said = run(*words.split(), f"{place}/x.csv" if "--export" in words else place)
     assert code == 2 and words.split()[-1] in said and not Path("runs").exists(), said
     assert Path("file").read_text(encoding="utf-8") == ""
@@ -290,6 +291,16 @@ def test_the_home_folder_has_its_short_name_everywhere(run, tmp_path, monkeypatc
 
 
 # Stores --------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("command", ["measure", "runs", "train", "sweep"])
+def test_only_what_resumes_promises_to(command, monkeypatch, capsys):
+    def stopped(words): raise KeyboardInterrupt
+    monkeypatch.setattr("istar_nb.cli._carry_out", stopped)
+    with pytest.raises(SystemExit) as end: main([command])
+    said = capsys.readouterr().err
+    assert end.value.code == 130 and "stopped" in said
+    assert ("resume" in said) == (command in ("train", "sweep"))
+
 
 def test_a_store_that_is_not_there_is_an_error(run):
     Path("store").mkdir()

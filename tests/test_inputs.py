@@ -106,6 +106,15 @@ def test_transforms_take_every_form(form, make, tmp_path):
     np.testing.assert_allclose(transform.transform(x), expected, atol=1e-5)
 
 
+def test_transforms_take_bfloat16_and_refuse_masked_entries():
+    rounded = CLOUD.bfloat16()
+    learned = Whitening("zca", "auto").fit(rounded)
+    np.testing.assert_array_equal(learned.transform(rounded), learned.transform(rounded.float()))
+    hidden = np.ma.masked_less(CLOUD.numpy(), -1)
+    for refuse in (Whitening().fit, learned.transform):
+        with pytest.raises(TypeError, match="`X` has masked entries"): refuse(hidden)
+
+
 ODD = dict(
     two=CLOUD[:2], three=CLOUD[:3], wide=torch.randn(3, 200, generator=torch.Generator().manual_seed(1)),
     doubles=CLOUD.repeat(2, 1), constant_column=torch.cat([CLOUD, torch.full((60, 1), 5.)], 1),

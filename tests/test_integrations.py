@@ -8,14 +8,15 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import IterableDataset
-from transformers import BertConfig, BertModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from torch.utils.data import IterableDataset, SequentialSampler
+from transformers import (BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, PrinterCallback, Trainer, TrainerCallback,
+                          TrainingArguments)
 from processes import on_two
 
 from istar_nb import states
 from istar_nb.encoders import hidden_states, load_encoder
-from istar_nb.integrations import (IsotropyLoss, IsotropyTrainerMixin, ReferenceCallback, collect_reference, joined,
-                                   model_states)
+from istar_nb.integrations import (IsotropyCallback, IsotropyLoss, IsotropyTrainerMixin, ReferenceCallback,
+                                   collect_reference, joined, model_states)
 from istar_nb.isotropy import measure
 from istar_nb.modes import evaluating, same_random_state
 from istar_nb.baselines import CosReg, RelativeStrength
@@ -130,6 +131,15 @@ def test_a_model_in_memory_is_fitted_to_its_tokenizer():
         measure((BertModel(config).eval(), tokenizer), lines, batch_tokens=10.5)
 
 
+def test_a_model_whose_configuration_asks_for_tuples_is_measured():
+    model, tokenizer = load_encoder("tiny-bert")
+    lines = ["The file is open."]*3 + ["A dog runs."]*3
+    wanted = measure((model, tokenizer), lines).frame()
+    model.config.return_dict = False
+    pd.testing.assert_frame_equal(measure((model, tokenizer), lines).frame(), wanted)
+    with pytest.raises(TypeError, match=r"not \w+, BertModel"): measure((tokenizer, model), ["a", "b"])
+
+
 @pytest.mark.parametrize("wrong", [1.5, [1.], True, [True, False], "last", object(), np.array([0.5])])
 def test_what_names_no_layer_is_refused(wrong):
     model, tokenizer = load_encoder("tiny-bert")
@@ -211,6 +221,73 @@ def test_a_loss_function_of_ones_own_keeps_its_items(tmp_path):
     results = [gradient(tmp_path, parts, cls=Own, penalty=penalty, **split)[0] for split in ({}, halves)]
     results.append(gradient(tmp_path, parts, penalty=penalty)[0])
     for other in results[1:]: torch.testing.assert_close(results[0], other, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_a_micro_batch_without_labels_does_not_decide_for_the_run(first, tmp_path):
+    "An instruction that was cut before its answer has no label, and its mean loss is 0/0."
+    tokenizer = load_encoder("tiny-gpt2")[1]
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=2, n_head=2, n_positions=64))
+    rows = [dict(row, labels=list(row["input_ids"])) for row in encode(texts.train[:12], texts.task, tokenizer, 12)]
+    for row in rows[first:first+2]: row["labels"] = [-100]*len(row["labels"])
+    def one_length(rows):
+        ids = nn.utils.rnn.pad_sequence([torch.tensor(row["input_ids"]) for row in rows], True)
+        labels = nn.utils.rnn.pad_sequence([torch.tensor(row["labels"]) for row in rows], True, -100)
+        return dict(input_ids=ids, attention_mask=torch.ones_like(ids), labels=labels)
+    losses = []
+    for cls, penalty in ((Trainer, None), (IsotropyTrainer, dict(regularizer=CosReg(), lam=0.))):
+        class InOrder(cls):
+            def _get_train_sampler(self, *args, **kwargs): return SequentialSampler(self.train_dataset)
+        made = trainer(tmp_path, without_dropout(deepcopy(model)), tokenizer, rows, collate=one_length, cls=InOrder,
+                       penalty=penalty, per_device_train_batch_size=1, gradient_accumulation_steps=3, max_steps=3)
+        made.train()
+        losses.append([[entry[name] for name in ("loss", "grad_norm")] for entry in made.state.log_history[:3]])
+    torch.testing.assert_close(*map(torch.tensor, losses), rtol=1e-4, atol=1e-5)
+
+
+def soft_loss(outputs, labels, num_items_in_batch=None):
+    "Of labels that the model's own loss cannot take."
+    return nn.functional.binary_cross_entropy_with_logits(outputs.logits[:, 0], labels.float())
+
+
+def soft_rows(rows): return [dict(row, labels=0.8*(row["labels"] > 0) + 0.1) for row in rows]
+
+
+@pytest.mark.parametrize("penalty", [IStar(0.2), EntropyRegularizer("none", by_class=False)])
+def test_labels_that_the_trainer_keeps_do_not_reach_the_model(penalty, tmp_path):
+    "Passes for a reference, for the micro-batches of an update and for a log see what the model sees in training."
+    model, tokenizer, rows = tiny()
+    class Soft(IsotropyTrainer):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, compute_loss_func=soft_loss, eval_dataset=soft_rows(rows[:16]), **kwargs)
+    made = trainer(tmp_path, model, tokenizer, soft_rows(rows), cls=Soft, penalty=dict(regularizer=penalty),
+                   max_steps=2, eval_strategy="steps", eval_steps=1, **halves)
+    made.add_callback(IsotropyCallback(made))
+    made.train()
+    assert any("eval_isoscore_1" in entry for entry in made.state.log_history)
+
+
+def test_a_batch_that_does_not_fit_is_made_smaller_for_the_reference_too(tmp_path):
+    model, tokenizer, rows = tiny()
+    def refuse(module, args, kwargs):
+        if len(kwargs["input_ids"]) > 4: raise RuntimeError("CUDA out of memory.")    # as the Trainer recognises it
+    model.register_forward_pre_hook(refuse, with_kwargs=True)
+    made = trainer(tmp_path, model, tokenizer, rows, penalty=dict(regularizer=IStar(0.2)), max_steps=2,
+                   auto_find_batch_size=True)
+    made.train()
+    assert made.state.global_step == 2
+
+
+def test_the_parts_of_an_earlier_training_are_not_logged_again(tmp_path):
+    model, tokenizer, rows = tiny()
+    made = trainer(tmp_path, model, tokenizer, rows, penalty=dict(regularizer=MeanSquare(), lam=0.5), max_steps=3,
+                   logging_steps=2)
+    made.train()
+    made.args.max_steps = 2
+    made.train()
+    last = [entry for entry in made.state.log_history if "loss" in entry][-1]
+    assert last["loss"] == pytest.approx(last["task_loss"] + 0.5*last["penalty"], abs=2e-4)
 
 
 def test_entropy_of_an_update_is_that_of_its_batch(tmp_path):

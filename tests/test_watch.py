@@ -1,6 +1,7 @@
 "What `watch` counts, however a model is called, wrapped, compiled or trained."
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from copy import deepcopy
 from functools import cache
 
@@ -195,8 +196,10 @@ def test_the_mask_of_another_argument_and_of_another_shape():
     for mask in (batch["attention_mask"], batch["attention_mask"].bool(), batch["attention_mask"].float()):
         with watch(named, mask="real") as seen, torch.no_grad(): named(x, mask)
         assert {int(values["count"]) for values in seen.compute().values()} == {int(mask.sum()) + len(x)}
-    added = (1 - batch["attention_mask"].float())*-1e4
-    with pytest.raises(ValueError, match="negative"), watch(named, mask="real"): named(x, added)
+    real = batch["attention_mask"]
+    unknown = real.float().where(real.bool(), torch.nan)
+    for wrong in ((1 - real.float())*-1e4, (1 - real)*-10_000, unknown):
+        with pytest.raises(ValueError, match="negative"), watch(named, mask="real"): named(x, wrong)
     with pytest.raises(ValueError, match="does not fit them"), watch(named, mask="real"): named(x, mask[:, :-1])
 
 
@@ -324,6 +327,48 @@ def test_nested_copied_and_left():
     assert footprint(model) == before
     assert not torch.equal(other, model(**batches[0]).last_hidden_state)    # a copy made meanwhile runs its own weights
     assert torch.equal(other, copied.forward(**batches[0]).last_hidden_state)
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_an_interrupted_call_leaves_no_mask_behind(direct):
+    "Ctrl-C in a notebook stops a call, and the next one has a mask of its own, or none."
+    model, batches = padded("tiny-bert")
+    batch, stop = batches[0], [True]
+    whole = dict(batch, attention_mask=torch.ones_like(batch["attention_mask"]))
+    def interrupt(*_):
+        if stop.pop(): raise KeyboardInterrupt
+    handle = model.encoder.layer[1].register_forward_pre_hook(interrupt)
+    def given(layer, states, arguments): return arguments["attention_mask"]
+    for mask in (given, "attention_mask"):
+        call, stop[:] = model.forward if direct else model, [True]
+        with watch(model, mask=mask) as seen, torch.no_grad():
+            call = model.forward if direct else model
+            with pytest.raises(KeyboardInterrupt): call(**batch)
+            stop[:] = [False]*10
+            seen.reset()
+            (model if direct else model.forward)(**whole)
+            assert int(seen.compute()["encoder.layer.0"]["count"]) == batch["input_ids"].numel()
+            if mask == "attention_mask":
+                with pytest.raises(ValueError, match="is not known"): call(input_ids=batch["input_ids"])
+    handle.remove()
+
+
+def test_watches_may_end_in_any_order():
+    "Also in two threads: code is compiled again after the last one, and the model is as it was."
+    made, before = [], torch.nn.Linear(3, 3)
+    def backend(graph, inputs): made.append(graph); return graph
+    model, batches = padded("tiny-bert")
+    with ExitStack() as first, ExitStack() as second:
+        outer, inner = first.enter_context(watch(model)), second.enter_context(watch(model))
+        first.close()
+        with torch.no_grad(): model.forward(**batches[0])
+        second.close()
+    assert "forward" not in vars(model)
+    points = points_of_last(model, batches[:1])
+    assert_saw(inner, "encoder.layer.1", points)
+    assert outer.metrics["encoder.layer.1"].count == 0
+    torch.compile(before, backend=backend)(torch.ones(1, 3))
+    assert len(made) == 1
 
 
 def test_an_own_forward_comes_back():
