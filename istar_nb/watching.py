@@ -136,11 +136,11 @@ class Calls:
 
     def run(self, halves:bool, module:nn.Module, forward:Callable, *args, **kwargs)->Any:
         "Call `forward` of a module directly, past its hooks, as sentence-transformers and adapters do."
-        depth = len(self.now())
         self.enter(halves, module, args, kwargs)
+        depth = len(self.now()) - 1
         try: return forward(*args, **kwargs)
         except BaseException:
-            self.now().clear()    # after Ctrl-C no hook runs, and what it left would be taken for the next call
+            depth = 0    # after Ctrl-C no hook runs, and what it left would be taken for the next call
             raise
         finally: del self.now()[depth:]
 
@@ -283,6 +283,7 @@ def _replaced_forward(
     try: yield
     finally:
         own.over, top = True, vars(model).get("forward")
+        if not (isinstance(top, partial) and hasattr(top, "over")): top = own    # what was put around it goes with it
         while getattr(top, "over", False): top = top.before
         if top is None: vars(model).pop("forward", None)
         else: model.forward = top
