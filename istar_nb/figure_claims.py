@@ -140,7 +140,7 @@ def doses(
 figure4_paper = {"BERT": 0.004, "ALBERT": 0.007, "DistilBERT": 0.007} # IsoScore* of the last layer, SST-2, λ = 1
 figure4_grids = ("cola", "scratch", "scratch-seeds", "scratch-methods")
 
-planted = {"outlier": "MiniLM with a planted outlier, sst2", "spectrum": "MiniLM with the same IsoScore, sst2"}
+planted = {"outlier": "MiniLM with outlier, sst2", "spectrum": "MiniLM without outlier, sst2"}  # shape of the start
 
 def figure4_runs(
     evidence:Evidence,  # the records
