@@ -18,12 +18,22 @@ import numpy as np
 
 from .explore import draws, references
 from .figures import method_color, run_label, style
-from .methods import METHODS
+from .methods import METHODS, owners
 from .records import RunRecord, iterate_records
-from .runs import RunConfig
+from .runs import RunConfig, defaults
 from .sliders import Choice, controls, explorer, new_figure, presets
 
 if TYPE_CHECKING: from matplotlib.figure import Figure
+
+# %% ../nbs/41_run_explorer.ipynb #690b038c
+def _plain_run(
+    config:RunConfig, # any run
+)->RunConfig:         # what it is compared with
+    "The run without a penalty from the same start."
+    plain = {name: defaults[name] for name in owners} | dict(lam=None)
+    if config.start_isoscore is None: return replace(config, method="none", **plain)
+    start = dict(target=config.start_isoscore, shape=config.shape)
+    return replace(config, method="reparametrised", **plain | start)
 
 # %% ../nbs/41_run_explorer.ipynb #579a7a4c
 named = ("task", "model", "method", "lam", "relative", "seed")  # what names a setting, and the seed
@@ -89,8 +99,7 @@ def compact_runs(
         configs = [RunConfig.from_dict(record.config) for record in records]
         for record, config, name in zip(records, configs, _setting_names(configs)):
             settings[list(METHODS).index(config.method), config.lam or 0, name] = config
-            plain = replace(config, method="none", lam=None, relative=None, target=None)
-            rows.append(_run_row(record) | dict(data=data, name=name, twin=plain.id))
+            rows.append(_run_row(record) | dict(data=data, name=name, twin=_plain_run(config).id))
     numbers = {name: i for i, (*_, name) in enumerate(sorted(settings))}
     places = {row["id"]: i for i, row in enumerate(rows)}
     columns = {key: [row[key] for row in rows] for key in ("data", "seed", "metric", "score", "isoscore", "layers")}
