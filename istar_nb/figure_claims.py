@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['places', 'dose_grids', 'dose_methods', 'figure4_paper', 'figure4_grids', 'planted', 'figure5_grids', 'figure7_paper',
            'fallen', 'figure2_record', 'istar_figure2', 'istar_figure3', 'doses', 'figure4_runs', 'largest_share',
-           'istar_figure4', 'figure5_runs', 'istar_figure5', 'figure6_runs', 'figure6_moves', 'istar_figure6',
-           'figure7_table', 'istar_figure7', 'figure8_runs', 'istar_figure8']
+           'stretches', 'istar_figure4', 'figure5_runs', 'istar_figure5', 'figure6_runs', 'figure6_moves',
+           'istar_figure6', 'figure7_table', 'istar_figure7', 'figure8_runs', 'istar_figure8']
 
 # %% ../nbs/53_figure_claims.ipynb #d81fc0fd
 import numpy as np
@@ -156,23 +156,40 @@ def figure4_runs(
 def largest_share(
     part,       # pandas DataFrame, the runs of one place
     lam:float,  # strength of CosReg
+    scale=1.,   # what to divide the means by: a number, or one for each dimension
 ):              # pandas Series of numbers in [0, 1], by seed
     "The largest dimension's share of the squared change of the mean activation."
     import pandas as pd
     a, b = (part[part.lam == l].set_index("seed").mean_activation for l in (lam, 0.))
-    changes = {s: np.subtract(a[s], b[s])**2 for s in a.index.intersection(b.index)}
+    changes = {s: (np.subtract(a[s], b[s])/scale)**2 for s in a.index.intersection(b.index)}
     return pd.Series({s: change.max()/change.sum() for s, change in changes.items()}, dtype=float)
+
+# %% ../nbs/53_figure_claims.ipynb #5bf9d9ad
+def stretches(
+    evidence:Evidence,  # the records
+)->np.ndarray:          # (d,) 1 everywhere but at the planted dimension
+    "What every coordinate was multiplied by to plant the outlier."
+    first = evidence.epochs("start", "outlier").query("epoch == 0 and method == 'reparametrised'")
+    parts = first[first.target.isna()], first[first["shape"] == "outlier"]
+    before, after = (np.mean(part.mean_activation.tolist(), axis=0) for part in parts)
+    dimension = np.abs(after - before).argmax()
+    factors = np.ones(len(before))
+    factors[dimension] = after[dimension]/before[dimension]
+    return factors
 
 # %% ../nbs/53_figure_claims.ipynb #a8f35909
 def _planted_claims(
-    runs,  # pandas DataFrame from `figure4_runs`
+    runs,               # pandas DataFrame from `figure4_runs`
+    collapsed:set[str], # ids of collapsed runs
 )->list[Claim]:
     "Whether CosReg changes the mean more in one dimension where an outlier was planted."
     claims, name = [], "changes the mean more in a single dimension with a planted outlier than without"
+    starts = runs[runs.place.isin(planted.values())]
     for lam in (1., -1.):
-        one, none = (largest_share(runs[runs.place == place], lam) for place in planted.values())
+        one, none = (largest_share(starts[starts.place == place], lam) for place in planted.values())
+        who = f"CosReg with λ = {signed(lam)}{fallen(starts[starts.lam == lam], collapsed)}"
         claims.append(Claim(f"Figure 4, planted, {lam:+g}", paper, "Figure 4", "istar_figure4",
-                            f"CosReg with λ = {signed(lam)} {name}, MiniLM, sst2", "geometry", "share",
+                            f"{who} {name}, MiniLM, sst2", "geometry", "share",
                             paired_estimate((one - none).dropna().tolist()), "up"))
     return claims
 
@@ -202,7 +219,7 @@ def istar_figure4(
                 reason = f"an encoder with outlier dimensions; here the largest accounts for {share:.2f} of the change"
                 claim(f"dimension, {lam:+g}, {place}", f"{who} changes the mean in a single dimension, {place}",
                       "share", nothing, reason=reason, effect=1., source="all in one dimension")
-    return claims + _planted_claims(runs)
+    return claims + _planted_claims(runs, evidence.collapsed)
 
 # %% ../nbs/53_figure_claims.ipynb #47f2c6f0
 figure5_grids = ("cola", "scratch")

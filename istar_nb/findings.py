@@ -50,12 +50,13 @@ def _method(dose:Claim)->str: return dose.name.split(", ")[1]
 
 
 def _placebo_losses(
-    claims:Sequence[Claim],                   # the claims of all pages
-    text:str="change in score by the placebo",
-)->tuple[int, int]:                           # how many, of how many targets
-    "At how many targets the score falls by an amount that survives the correction."
-    tested = [c for c in claims if c.name.startswith(f"placebo, {text}, target") and c.found.seeds > 2]
-    return sum(c.survives and c.found.effect < 0 for c in tested), len(tested)
+    claims:Sequence[Claim], # the claims of all pages
+)->str:                     # such as "5 of 5 targets on cola"; empty where there are none
+    "At how many targets a placebo lowers the score by an amount that survives the correction."
+    tested = [c for c in claims if c.name.startswith("placebo, change in score by the placebo, target")
+              and c.found.seeds > 2]
+    losses, tasks = [c for c in tested if c.survives and c.found.effect < 0], [c.name.split(", ")[-1] for c in tested]
+    return f"{len(losses)} of {len(tested)} targets on {' and '.join(dict.fromkeys(tasks))}" if losses else ""
 
 # %% ../nbs/58_findings.ipynb #3d9ca95e
 def _answer_on_doses(
@@ -69,10 +70,10 @@ def _answer_on_doses(
     text = (f"Of {len(tested)} combinations of penalty, strength λ, encoder and task, {gains or 'none'} "
             f"{_verb(gains, 'raise')} the task score by an amount that survives the correction and {losses or 'none'} "
             f"{_verb(losses, 'lower')} it")
-    placebo, targets = _placebo_losses(claims)
+    placebo = _placebo_losses(claims)
     if not placebo: return f"{text}."
-    return (f"{text}; a placebo, which ignores isotropy, lowers it at {placebo} of {targets} targets, so a loss does "
-            f"not show that isotropy is what matters.")
+    return (f"{text}; a placebo, which ignores isotropy, lowers it at {placebo}, so a loss does not show that isotropy "
+            f"is what matters.")
 
 # %% ../nbs/58_findings.ipynb #c771f706
 def _gains(
@@ -84,17 +85,20 @@ def _gains(
     return {text: c for text, c in found.items() if c.ours}
 
 
+def _strengths(found:dict[str,Claim])->str: # such as "λ = −0.01"
+    "The strengths behind some gains."
+    return " and ".join(dict.fromkeys(map(tested_strength, found.values())))
+
+
 def _answer_on_gain(
     claims:Sequence[Claim], # the claims of all pages
 )->str:
     "What I-STAR gains here, beside the paper's gain on the same tasks."
     found = _gains(claims)
     if not found: return "These runs do not test I-STAR's gain."
-    strength = tested_strength(next(iter(found.values())))
-    ours = " and by ".join(f"{points(c)} with {encoder}" for encoder, c in found.items())
-    papers = " and ".join(f"{signed(100*c.effect, '+.2f')}" for c in found.values())
-    return (f"I-STAR with {strength}, of the sign that its paper recommends, changes the task score by {ours}; on the "
-            f"same tasks the paper's models gain {papers} points.")
+    ours = ", and by ".join(f"{points(c)} with {encoder}, an interval that {beside_paper(c)}"
+                            for encoder, c in found.items())
+    return f"I-STAR with {_strengths(found)}, of the sign that its paper recommends, changes the task score by {ours}."
 
 # %% ../nbs/58_findings.ipynb #1b9a696e
 def _isolayer(
@@ -209,11 +213,11 @@ def _on_placebo(
     claims:Sequence[Claim], # the claims of all pages
 )->str:                     # empty where no placebo was run
     "At how many targets the placebo of a penalty lowers the score."
-    placebo, targets = _placebo_losses(claims)
+    placebo = _placebo_losses(claims)
     if not placebo: return ""
     return (f"{_on_kept_isotropy(claims)} A placebo, which pushes the weights in a fixed random direction and does not "
-            f"fade as a penalty with a target does, lowers the score at {placebo} of {targets} targets by an amount "
-            f"that survives the correction. So a loss of score does not by itself show that the changed isotropy is "
+            f"fade as a penalty with a target does, lowers the score at {placebo} by an amount that survives the "
+            f"correction. So a loss of score does not by itself show that the changed isotropy is "
             f"what does the harm.")
 
 # %% ../nbs/58_findings.ipynb #867b9e8a
@@ -244,8 +248,8 @@ def _on_strengths(
     gains = sum(c.found.effect > 0 for c in doses)
     losses = len(doses) - gains
     text = (f"Of the strengths λ of {' and '.join(filter(None, (', '.join(methods[:-1]), methods[-1])))}, "
-            f"{gains or 'none'} raise{'s'*(gains < 2)} the task score and {losses or 'none'} "
-            f"lower{'s'*(losses < 2)} it by an amount that survives the correction.")
+            f"{gains or 'none'} {_verb(gains, 'raise')} the task score and {losses or 'none'} "
+            f"{_verb(losses, 'lower')} it by an amount that survives the correction.")
     own = [c for c in doses if c.name.startswith("dose, I-STAR,")]
     for where in dict.fromkeys(map(place, own)):
         dead, alive = [], []
@@ -294,8 +298,7 @@ def _on_gain(
     text = (f"In the paper's 27 cells, I-STAR with λ < 0 gains {gain} points over no penalty on average; the best of "
             f"12 to 24 equally good candidates, if chosen on the rows that are reported, would by luck give at most "
             f"{low} to {high}. ")
-    strength = tested_strength(next(iter(found.values()))) if found else ""
-    text += (f"Here I-STAR with {strength} changes the score on the same tasks by {ours}." if found
+    text += (f"Here I-STAR with {_strengths(found)} changes the score on the same tasks by {ours}." if found
              else "These runs do not test it.")
     return text + (f" {tested_strength(raised)}, from which the paper expects a loss, changes it by {points(raised)} "
                    f"with MiniLM{_unmoved(raised, claims)}." if raised.ours else "")
@@ -309,7 +312,7 @@ def _surviving(
     if len(claims) < 2: return ""
     firm = sum(c.survives for c in claims)
     which = "none" if not firm else "all" if firm == len(claims) else f"{firm}"
-    return f" Of these {len(claims)} {noun}, {which} survive{'s'*(firm < 2)} the correction."
+    return f" Of these {len(claims)} {noun}, {which} {_verb(firm, 'survive')} the correction."
 
 
 def on_isolayer(

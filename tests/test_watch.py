@@ -333,24 +333,23 @@ def test_nested_copied_and_left():
 def test_an_interrupted_call_leaves_no_mask_behind(direct):
     "Ctrl-C in a notebook stops a call, and the next one has a mask of its own, or none."
     model, batches = padded("tiny-bert")
-    batch, stop = batches[0], [True]
+    batch, stopping = batches[0], []
     whole = dict(batch, attention_mask=torch.ones_like(batch["attention_mask"]))
     def interrupt(*_):
-        if stop.pop(): raise KeyboardInterrupt
-    handle = model.encoder.layer[1].register_forward_pre_hook(interrupt)
+        if stopping: raise KeyboardInterrupt
+    model.encoder.layer[1].register_forward_pre_hook(interrupt)
     def given(layer, states, arguments): return arguments["attention_mask"]
     for mask in (given, "attention_mask"):
-        call, stop[:] = model.forward if direct else model, [True]
         with watch(model, mask=mask) as seen, torch.no_grad():
-            call = model.forward if direct else model
-            with pytest.raises(KeyboardInterrupt): call(**batch)
-            stop[:] = [False]*10
+            one, other = (model.forward, model) if direct else (model, model.forward)
+            stopping.append(True)
+            with pytest.raises(KeyboardInterrupt): one(**batch)
+            stopping.clear()
             seen.reset()
-            (model if direct else model.forward)(**whole)
+            other(**whole)
             assert int(seen.compute()["encoder.layer.0"]["count"]) == batch["input_ids"].numel()
             if mask == "attention_mask":
-                with pytest.raises(ValueError, match="is not known"): call(input_ids=batch["input_ids"])
-    handle.remove()
+                with pytest.raises(ValueError, match="is not known"): one(input_ids=batch["input_ids"])
 
 
 def test_watches_may_end_in_any_order():
