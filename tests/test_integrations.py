@@ -458,8 +458,6 @@ def test_two_processes_have_the_penalty_of_the_whole_batch(tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
-@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT",
-                    reason="torch's inductor writes vector code that it cannot compile for a CPU without AVX2")
 def test_compiled_by_inductor_in_the_trainer(tmp_path):
     model, tokenizer, rows = tiny()
     def logs(**args):
@@ -467,7 +465,11 @@ def test_compiled_by_inductor_in_the_trainer(tmp_path):
                        penalty=dict(regularizer=IStar(0.2), lam=-1.), **args)
         made.train()
         return [[log["penalty"], log["task_loss"]] for log in made.state.log_history[:-1]]
-    torch.testing.assert_close(torch.tensor(logs()), torch.tensor(logs(torch_compile=True)), rtol=1e-3, atol=1e-4)
+    # Without vector instructions: with them, torch 2.13's inductor writes beyond the end of arrays of these sizes, for
+    # the plain BERT too (pytorch#196681 is of this kind), which gives NaN or ends the process.
+    from torch._inductor import config
+    with config.patch({"cpp.simdlen": 1}): compiled = logs(torch_compile=True)
+    torch.testing.assert_close(torch.tensor(logs()), torch.tensor(compiled), rtol=1e-3, atol=1e-4)
 
 
 def test_sentence_transformers_accumulation_and_evaluation(tmp_path):
