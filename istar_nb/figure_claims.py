@@ -109,7 +109,7 @@ def istar_figure3(
     return claims + doses(evidence)
 
 # %% ../nbs/53_figure_claims.ipynb #43e9b04e
-dose_grids = ("cola", "cola-unbiased", "tasks", "scratch", "scratch-seeds", "scratch-methods")
+dose_grids = ("cola", "cola-seeds", "cola-unbiased", "tasks", "scratch", "scratch-seeds", "scratch-methods")
 dose_methods = ("istar", "istar-unbiased", "cosreg", "vicreg", "uniformity")
 
 def _dose_pairs(

@@ -14,7 +14,7 @@ from .grids import grid
 from .verdicts import Claim, differences, own, paired_estimate, pairs_of
 
 # %% ../nbs/55_own_claims.ipynb #4c41fd84
-method_grids = ("cola", "cola-unbiased", "shrink", "scratch", "scratch-seeds", "scratch-methods")
+method_grids = ("cola", "cola-seeds", "cola-unbiased", "shrink", "scratch", "scratch-seeds", "scratch-methods")
 targets = dict(isoscore="IsoScore of all layers", mean_cosine="mean cosine of the last layer",
                cls_anisotropy_centred="first centred share of [CLS]", cls_anisotropy_raw="first raw share of [CLS]",
                cls_isoscore="IsoScore of [CLS]")

@@ -465,8 +465,8 @@ def test_compiled_by_inductor_in_the_trainer(tmp_path):
                        penalty=dict(regularizer=IStar(0.2), lam=-1.), **args)
         made.train()
         return [[log["penalty"], log["task_loss"]] for log in made.state.log_history[:-1]]
-    # Without vector instructions: with them, torch 2.13's inductor writes beyond the end of arrays of these sizes, for
-    # the plain BERT too (pytorch#196681 is of this kind), which gives NaN or ends the process.
+    # Without vector instructions: with them torch 2.13's inductor damages memory when it compiles a model of these
+    # sizes. A plain BERT ends its process with AVX-512, and the losses here become NaN with AVX2.
     from torch._inductor import config
     with config.patch({"cpp.simdlen": 1}): compiled = logs(torch_compile=True)
     torch.testing.assert_close(torch.tensor(logs()), torch.tensor(compiled), rtol=1e-3, atol=1e-4)
