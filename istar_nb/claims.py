@@ -105,7 +105,7 @@ def tested_strength(claim:Claim)->str: # such as "λ = −0.01"; the sign alone 
 # %% ../nbs/57_claims.ipynb #3f652270
 main_names = ("Table 1, λ < 0 against base, MiniLM", "Table 1, λ < 0 against base, scratch",
               "Table 1, λ < 0 against CosReg, MiniLM", "Table 1, λ > 0 against base, MiniLM",
-              "Figure 3, MiniLM, cola", "dose, I-STAR, λ = +1, MiniLM, cola", "dose, I-STAR, λ = −0.3, MiniLM, cola",
+              "Figure 3, MiniLM, CoLA", "dose, I-STAR, λ = +1, MiniLM, CoLA", "dose, I-STAR, λ = −0.3, MiniLM, CoLA",
               "Shrink, Table 2, selected bars score higher than no penalty",
               "IsoLayer, Table 2, the layer scores above its own stage one",
               "IsoLayer, IsoLayer, Table 2, the joint loss scores above the task loss alone, same layer")
@@ -121,7 +121,7 @@ def main_claims(
 # %% ../nbs/57_claims.ipynb #0393cb2f
 def plot_dose(
     claims:Sequence[Claim],    # the claims of all pages
-    place:str="MiniLM, cola",  # encoder and task
+    place:str="MiniLM, CoLA",  # encoder and task
     method:str="I-STAR",       # name of the method
     ax=None,                   # matplotlib axes; None for new ones
 ):                             # the axes

@@ -13,6 +13,7 @@ from .figure_claims import fallen
 from .figures import signed
 from .grids import grid
 from .pretrain_runs import PretrainConfig
+from .tasks import task_title
 from .verdicts import Claim, differences, own, paired_estimate, pairs_of
 
 # %% ../nbs/56_control_claims.ipynb #153b87cc
@@ -63,7 +64,7 @@ def _padding_claims_at(
     lam:float,          # strength of both penalties
 )->list[Claim]:
     "What counting padding changes at one strength."
-    down, at = lam < 0, f"λ = {signed(lam)}, {task}"
+    down, at = lam < 0, f"λ = {signed(lam)}, {task_title(task)}"
     unit = score_unit(task)
     def claim(text, kind, unit, claimed, value, baseline, **rows):
         pairs = compared(runs, "tokens", "none", baseline, value)
@@ -117,7 +118,7 @@ def placebo(
     evidence, claims = opened(root), []
     runs = dose_runs(evidence)
     def claim(text, task, target, kind, value, baseline, what):
-        unit, at = "IsoScore" if kind == "geometry" else score_unit(task), f"target {target:g}, {task}"
+        unit, at = "IsoScore" if kind == "geometry" else score_unit(task), f"target {target:g}, {task_title(task)}"
         pairs = compared(runs, "what", "none", baseline, value, "target")
         found = paired_estimate(differences(pairs, task=task, target=target, what=what))
         some = _where(runs, task=task, target=target, what=what)
@@ -240,13 +241,13 @@ def masked(
         claims.append(Claim(f"masked, {text}", own, "contrastive or masked", "masked", text, kind, unit,
                             paired_estimate(list(values))))
     plain = pairs_of(runs[runs.target == 0], dict(start="contrastive"), ("task",), ("start",), "score")
-    claim("score without a penalty, masked minus contrastive, cola", "score", differences(plain))
+    claim("score without a penalty, masked minus contrastive, CoLA", "score", differences(plain))
     for kind, value in (("score", "score"), ("geometry", "isoscore")):
         changes = changes_by_start(runs, value)
         for target, part in changes.groupby("target"):
             what = f"change in {'score' if kind == 'score' else 'IsoScore'}"
-            claim(f"{what} from masked, target {target:g}, cola", kind, part.masked.dropna())
-            claim(f"{what}, masked minus contrastive, target {target:g}, cola", kind,
+            claim(f"{what} from masked, target {target:g}, CoLA", kind, part.masked.dropna())
+            claim(f"{what}, masked minus contrastive, target {target:g}, CoLA", kind,
                   (part.masked - part.contrastive).dropna())
     return claims
 

@@ -30,6 +30,7 @@ from .encoders import forward_with_states
 from .measures import spectrum, sv_anisotropy
 from .modes import evaluating
 from .points import check_finite, host_numbers, peak, scalar_dtype
+from .progress import progress_bar
 from .records import RunRecord, environment, save_failed
 from .regularizers import Regularizer
 from .runs import Described
@@ -77,7 +78,7 @@ class _Progress:
 
     def bar(self, items:Iterable|None, text:str, **options)->tqdm:
         "A progress bar."
-        return tqdm(items, desc=text, leave=False, disable=not self.bars, dynamic_ncols=True, mininterval=1, **options)
+        return progress_bar(items, text, self.bars, **options)
 
     def clock(self, start:float)->float: # now
         "Add the time since `start` to the session's."

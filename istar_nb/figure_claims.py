@@ -11,7 +11,7 @@ __all__ = ['places', 'dose_grids', 'dose_methods', 'figure4_paper', 'figure4_gri
 # %% ../nbs/53_figure_claims.ipynb #d81fc0fd
 import numpy as np
 
-from .evidence import Evidence, learned, opened, score_unit
+from .evidence import Evidence, learned, opened, place_name, score_unit
 from .figures import signed
 from .istar_claims import istar_runs, nothing, paper, table1_grids
 from .methods import METHODS
@@ -26,7 +26,7 @@ def _first_tasks(
 ):         # pandas DataFrame, of MiniLM on CoLA and of the scratch encoder on SST-2, with a column `place`
     "The runs of the two encoders and tasks on which claims about geometry are tested."
     kept = runs[(runs.encoder + runs.task).isin(["MiniLMcola", "scratchsst2"])]
-    return kept.assign(place=kept.encoder + ", " + kept.task)
+    return kept.assign(place=list(map(place_name, kept.encoder, kept.task)))
 
 # %% ../nbs/53_figure_claims.ipynb #b84614a0
 def _last_layer(
@@ -45,7 +45,7 @@ def fallen(
     return f" ({dead} of {len(runs)} runs collapsed)" if dead else ""
 
 
-places = ("MiniLM, cola", "scratch, sst2")
+places = ("MiniLM, CoLA", "scratch, SST-2")
 
 # %% ../nbs/53_figure_claims.ipynb #e375d1d9
 def figure2_record(
@@ -103,8 +103,8 @@ def istar_figure3(
         few = f"at least four values of λ within a seed; {lams} were run" if lams < 4 else ""
         for note, rows in _figure3_parts(part, evidence.collapsed).items():
             found = nothing if few else correlation_estimate(rows)
-            claims.append(Claim(f"Figure 3, {encoder}, {task}{note}", paper, "Figure 3", "istar_figure3",
-                                f"the score falls as IsoScore rises, {encoder}, {task}{note}", "score",
+            claims.append(Claim(f"Figure 3, {place_name(encoder, task)}{note}", paper, "Figure 3", "istar_figure3",
+                                f"the score falls as IsoScore rises, {place_name(encoder, task)}{note}", "score",
                                 "rank correlation", found, "down", reason=few))
     return claims + doses(evidence)
 
@@ -130,7 +130,7 @@ def doses(
     claims, runs = [], istar_runs(evidence, *dose_grids, methods=dose_methods)
     ids = runs.groupby(["encoder", "task", "method", "lam"]).id.agg(set)
     for (encoder, task, method, lam), rows in _dose_pairs(evidence).groupby(["encoder", "task", "method", "lam"]):
-        name, text = (f"{METHODS[method].label}, λ = {signed(lam)}{note}, {encoder}, {task}" for note in
+        name, text = (f"{METHODS[method].label}, λ = {signed(lam)}{note}, {place_name(encoder, task)}" for note in
                       ("", fallen(runs[runs.id.isin(ids[encoder, task, method, lam])], evidence.collapsed)))
         claims.append(Claim(f"dose, {name}", own, "I-STAR, Figure 3", "istar_figure3", f"change in score, {text}",
                             "score", score_unit(task), paired_estimate(rows.difference.dropna().tolist())))
@@ -140,7 +140,7 @@ def doses(
 figure4_paper = {"BERT": 0.004, "ALBERT": 0.007, "DistilBERT": 0.007} # IsoScore* of the last layer, SST-2, λ = 1
 figure4_grids = ("cola", "scratch", "scratch-seeds", "scratch-methods")
 
-planted = {"outlier": "MiniLM with outlier, sst2", "spectrum": "MiniLM without outlier, sst2"}  # shape of the start
+planted = {"outlier": "MiniLM with outlier, SST-2", "spectrum": "MiniLM without outlier, SST-2"} # shape of the start
 
 def figure4_runs(
     evidence:Evidence,  # the records
@@ -189,7 +189,7 @@ def _planted_claims(
         one, none = (largest_share(starts[starts.place == place], lam) for place in planted.values())
         who = f"CosReg with λ = {signed(lam)}{fallen(starts[starts.lam == lam], collapsed)}"
         claims.append(Claim(f"Figure 4, planted, {lam:+g}", paper, "Figure 4", "istar_figure4",
-                            f"{who} {name}, MiniLM, sst2", "geometry", "share",
+                            f"{who} {name}, MiniLM, SST-2", "geometry", "share",
                             paired_estimate((one - none).dropna().tolist()), "up"))
     return claims
 
@@ -340,7 +340,7 @@ def istar_figure7(
     table, claims = figure7_table(opened(root)), []
     inside = best_elsewhere(table[[z for z in table if z != "none" and 0 < z < 1]])
     def claim(name, text, values, claimed, kind="score", whose=paper, where="Figure 7", **printed):
-        claims.append(Claim(f"Figure 7, {name}", whose, where, "istar_figure7", f"{text}, scratch, sst2", kind,
+        claims.append(Claim(f"Figure 7, {name}", whose, where, "istar_figure7", f"{text}, scratch, SST-2", kind,
                             "accuracy", paired_estimate(values.dropna().tolist()), claimed, **printed))
     claim("ζ = 0", "the best ζ in (0, 1) scores above ζ = 0, no shrinkage", inside - table[0.], "up")
     claim("ζ = 1", "the best ζ in (0, 1) scores above ζ = 1, the batch ignored", inside - table[1.], "up")
@@ -370,9 +370,9 @@ def istar_figure8(
     def claim(name, text, unit, found, claimed=None, **options):
         return Claim(f"Figure 8, {name}", paper, "Figure 8", "istar_figure8", text, "score", unit, found, claimed,
                      **options)
-    return [claim("single", "the best single layer scores above all layers, scratch, sst2", "accuracy",
+    return [claim("single", "the best single layer scores above all layers, scratch, SST-2", "accuracy",
                   paired_estimate(gain), "up"),
-            claim("pattern", "score and layer are not correlated, scratch, sst2", "rank correlation",
+            claim("pattern", "score and layer are not correlated, scratch, SST-2", "rank correlation",
                   correlation_estimate(single.assign(number=single.layer.astype(int)), "number"), effect=0.,
                   source="no pattern"),
             claim("consistent", "the penalty on all layers is more consistent across models and tasks", "score",

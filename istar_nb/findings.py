@@ -51,7 +51,7 @@ def _method(dose:Claim)->str: return dose.name.split(", ")[1]
 
 def _placebo_losses(
     claims:Sequence[Claim], # the claims of all pages
-)->str:                     # such as "5 of 5 targets on cola"; empty where there are none
+)->str:                     # such as "5 of 5 targets on CoLA"; empty where there are none
     "At how many targets a placebo lowers the score by an amount that survives the correction."
     tested = [c for c in claims if c.name.startswith("placebo, change in score by the placebo, target")
               and c.found.seeds > 2]
@@ -121,7 +121,7 @@ def _answer_on_isolayer(
     if apart.word == "not run": return "IsoLayer's control was not run."
     firm = (f"a difference of {points(apart)} that survives the correction" if apart.survives
             else "so nothing shows that the isotropy loss contributes")
-    return (f"On cola, adding IsoLayer changes the score by {points(joint)} and the same layer trained without the "
+    return (f"On CoLA, adding IsoLayer changes the score by {points(joint)} and the same layer trained without the "
             f"isotropy loss by {points(alone)}, {firm}.")
 
 # %% ../nbs/58_findings.ipynb #ea693c80
@@ -137,8 +137,8 @@ def _correlations(
     claims:Sequence[Claim], # the claims of all pages
 )->tuple[Claim|None, Claim, Claim]: # MiniLM without collapsed runs, MiniLM, scratch
     "Task score against intrinsic dimension, within a seed."
-    by, name = named(claims), "Figure 5, score, MiniLM, cola"
-    return by.get(f"{name}, without collapsed runs"), by[name], by["Figure 5, score, scratch, sst2"]
+    by, name = named(claims), "Figure 5, score, MiniLM, CoLA"
+    return by.get(f"{name}, without collapsed runs"), by[name], by["Figure 5, score, scratch, SST-2"]
 
 
 def _answer_on_geometry(
@@ -226,13 +226,13 @@ def _on_padding(
 )->str:                     # empty where no such runs have three seeds
     "What happens where padding counts as points."
     start = "padding, change in score with padding counted, "
-    counted = {c.name.removeprefix(start).removesuffix(", cola"): c for c in claims
-               if c.name.startswith(start) and c.name.endswith(", cola") and c.found.seeds > 2}
+    counted = {c.name.removeprefix(start).removesuffix(", CoLA"): c for c in claims
+               if c.name.startswith(start) and c.name.endswith(", CoLA") and c.found.seeds > 2}
     if "λ = −0.3" not in counted: return ""
     one, dead = counted["λ = −0.3"], [lam for lam, c in counted.items() if all_collapsed(c)]
     papers = {f"λ = {signed(float(cell.partition('|')[0]))}" for row in table2_paper.values() for cell in row.split()}
     same = ", strengths that the paper selects," if dead and papers.issuperset(dead) else ""
-    text = (f" Where padding counts as points, as in the released code, λ = −0.3 changes the score on cola by "
+    text = (f" Where padding counts as points, as in the released code, λ = −0.3 changes the score on CoLA by "
             f"{points(one)} (p = {probability(one.adjusted)} after correction)")
     if not dead: return f"{text}."
     return f"{text}; {' and '.join(dead)}{same} make{'s'*(len(dead) == 1)} every run collapse there too."
@@ -322,7 +322,7 @@ def on_isolayer(
     joint, alone, apart, plain = _isolayer(claims)
     if apart.word == "not run": return "IsoLayer's control was not run."
     firm = "" if apart.survives else ", so nothing shows that the isotropy loss contributes"
-    return (f"On cola, adding IsoLayer changes the score of the model without it, which is trained on a part of the "
+    return (f"On CoLA, adding IsoLayer changes the score of the model without it, which is trained on a part of the "
             f"rows, by {points(joint)}, and the same layer trained on the task loss alone by {points(alone)}. The "
             f"difference between the two is {points(apart)}{firm}. Against a plain run on all rows IsoLayer changes "
             f"the score by {points(plain)}.{_surviving([joint, alone, apart, plain], 'differences')}")
@@ -340,8 +340,8 @@ def _on_geometry(
     return (f"I-STAR moves IsoScore the way the sign of λ predicts in {len(right)} of {len(moved)} combinations of "
             f"encoder, task and sign, in {sum(c.survives for c in right)} of them after the correction. The paper "
             f"explains its gains by a lower intrinsic dimension, so score and dimension should be negatively "
-            f"correlated. Within a seed, the rank correlation of task score and TwoNN of [CLS] on cola with MiniLM is "
-            f"{apart}{told(every)} over all runs, and on sst2 with the scratch encoder {told(other)}."
+            f"correlated. Within a seed, the rank correlation of task score and TwoNN of [CLS] on CoLA with MiniLM is "
+            f"{apart}{told(every)} over all runs, and on SST-2 with the scratch encoder {told(other)}."
             f"{_surviving([c for c in (some, every, other) if c and c.ours], 'correlations')}")
 
 # %% ../nbs/58_findings.ipynb #3f68af59

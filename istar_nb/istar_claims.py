@@ -10,9 +10,10 @@ __all__ = ['paper', 'nothing', 'table1_tasks', 'table1_cells', 'table1_grids', '
 # %% ../nbs/52_istar_claims.ipynb #fac1061a
 import numpy as np
 
-from .evidence import Evidence, encoder_name, learned, opened, score_unit
+from .evidence import Evidence, encoder_name, learned, opened, place_name, score_unit
 from .figures import signed
 from .selection import best_of
+from .tasks import task_title
 from .verdicts import Claim, Estimate, differences, nan, own, paired_estimate, pairs_of
 
 # %% ../nbs/52_istar_claims.ipynb #efefb464
@@ -146,8 +147,8 @@ def applied(
         if lam is None: continue
         what, verb = (f"λ {'>' if sign > 0 else '<'} 0", "raises" if sign > 0 else "lowers")
         values = differences(pairs, encoder=encoder, task=task, what=what)
-        text = f"I-STAR with λ = {signed(lam)} {verb} IsoScore, {encoder}, {task}"
-        claims.append(Claim(f"treatment, {what}, {encoder}, {task}", paper, "section 4", "istar_table1", text,
+        text = f"I-STAR with λ = {signed(lam)} {verb} IsoScore, {place_name(encoder, task)}"
+        claims.append(Claim(f"treatment, {what}, {place_name(encoder, task)}", paper, "section 4", "istar_table1", text,
                             "geometry", "IsoScore", paired_estimate(values), "up" if sign > 0 else "down"))
     return claims
 
@@ -168,7 +169,7 @@ def istar_table1(
             side = "above" if claimed == "up" else "below"
             strength = f"λ = {' or '.join(map(signed, lams))}" if lams else what
             text = (f"I-STAR with {strength} scores {side} {other}, {encoder}, "
-                    f"mean of {', '.join(tasks)}")
+                    f"mean of {', '.join(map(task_title, tasks))}")
             gains = table1_gain(other).loc[tasks]
             gain = dict(effect=float(gains.mean()), source=f"mean of {len(gains)} cells, same tasks")
             printed = gain if claimed == "up" and tasks else {}
@@ -211,7 +212,8 @@ def istar_table2(
     for (encoder, task), (down, up) in chosen.items():
         part = runs[(runs.encoder == encoder) & (runs.task == task) & runs.lam.isin([down.lam, up.lam])]
         pairs = pairs_of(part.assign(side=np.sign(part.lam)), dict(side=1.), treatment=("side",))
-        text = f"on validation rows λ = {signed(down.lam)} scores above λ = {signed(up.lam)}, {encoder}, {task}"
-        claims.append(Claim(f"Table 2, {encoder}, {task}", own, "I-STAR, Table 2", "istar_table2", text, "score",
-                            score_unit(task), paired_estimate(differences(pairs)), "up"))
+        place = place_name(encoder, task)
+        text = f"on validation rows λ = {signed(down.lam)} scores above λ = {signed(up.lam)}, {place}"
+        claims.append(Claim(f"Table 2, {place}", own, "I-STAR, Table 2", "istar_table2", text,
+                            "score", score_unit(task), paired_estimate(differences(pairs)), "up"))
     return claims

@@ -27,6 +27,7 @@ from .encoders import Encoder, fit_tokenizer, hidden_states, load_encoder
 from .engine import read_states
 from .files import local_path
 from .points import as_points, from_numpy
+from .progress import progress_bar
 from .records import finite
 from .states import HiddenStates, choose_layers, layer_numbers
 from .streaming import IsotropyMetrics, points_of
@@ -305,14 +306,13 @@ def measure_models(
 )->tuple[dict[str,dict],int]:       # label -> layer -> summary; how many texts there were
     "Measure models on the same texts."
     from accelerate import PartialState
-    from tqdm.auto import tqdm
     models, layers = [str(m) if isinstance(m, Path) else m for m in models], layer_numbers(layers)
     encoders = [_encoder_of(m, hub) for m in models]
     names = [m if isinstance(m, str) else _model_label(encoder.model) for m, encoder in zip(models, encoders)]
     for name, encoder in zip(names, encoders): _check_layers(name, layers, encoder.model.config.num_hidden_layers)
     found, read = {}, count(1)
     for given, label, (model, tokenizer) in zip(models, distinct(names), encoders):
-        read, bar = count(1), tqdm(texts(), desc=f"measuring {label}", unit=" texts", leave=False, disable=not progress)
+        read, bar = count(1), progress_bar(texts(), f"measuring {label}", progress, unit=" texts")
         batches = text_batches((text for text, _ in zip(bar, read)), tokenizer, batch_tokens, max_length)
         if isinstance(given, str): model.to(PartialState().device)
         found[label] = measure_model(model, batches, tokens, layers)

@@ -111,7 +111,7 @@ def _shrink_claim(
     "A claim about CoLA with MiniLM."
     kind = "score" if unit == "Matthews" else "geometry"
     page = f"shrink_{where.split(', ')[-1].lower().replace(' ', '')}"
-    return Claim(f"Shrink, {where}, {text}", whose, where, page, f"{text}, MiniLM, cola", kind, unit,
+    return Claim(f"Shrink, {where}, {text}", whose, where, page, f"{text}, MiniLM, CoLA", kind, unit,
                  paired_estimate(list(values)), claimed, **printed)
 
 # %% ../nbs/54_other_claims.ipynb #af3d6b2d
@@ -267,7 +267,7 @@ def _isolayer_claim(
     kind, unit = kinds.get(value, ("geometry", "share"))
     pairs = pairs_of(ends[ends.stage.isin(stages)], dict(stage=stages[1]), treatment=("stage",), value=value)
     page = f"isolayer_{where.split(', ')[-1].lower().replace(' ', '')}"
-    return Claim(f"IsoLayer, {where}, {text}", whose, where, page, f"{text}, MiniLM, cola", kind, unit,
+    return Claim(f"IsoLayer, {where}, {text}", whose, where, page, f"{text}, MiniLM, CoLA", kind, unit,
                  paired_estimate(differences(pairs)), claimed, **printed)
 
 # %% ../nbs/54_other_claims.ipynb #f97820f4

@@ -11,6 +11,7 @@ from .evidence import Evidence, opened
 from .figures import run_label, signed
 from .pretrain_runs import PretrainConfig
 from .grids import grid
+from .tasks import task_title
 from .verdicts import Claim, differences, own, paired_estimate, pairs_of
 
 # %% ../nbs/55_own_claims.ipynb #4c41fd84
@@ -34,7 +35,7 @@ def method_runs(
     epochs = epochs[(epochs.status == "done") & ((epochs.model == "minilm") | (epochs.task == "sst2"))]
     first = epochs[(epochs.method == "isolayer") & epochs.isolayer_best.isna()].groupby("id").tail(1)
     runs = pd.concat([epochs.groupby("id", sort=False).tail(1), first.assign(method="stage one")], ignore_index=True)
-    place = ["MiniLM, cola" if m == "minilm" else "scratch, sst2" for m in runs.model]
+    place = ["MiniLM, CoLA" if m == "minilm" else "scratch, SST-2" for m in runs.model]
     return runs.assign(place=place, what=[_method_name(r) for _, r in runs.iterrows()],
                        baseline=[_method_baseline(r) for _, r in runs.iterrows()])
 
@@ -75,7 +76,7 @@ def _without_shrinkage(
     for value, text, kind in compared:
         pairs = pairs_of(twins, dict(method="istar"), by=("place", "lam"), treatment=("method",), value=value)
         for (place, lam), rows in pairs.groupby(["place", "lam"]):
-            unit = "IsoScore" if kind == "geometry" else "Matthews" if place.endswith("cola") else "accuracy"
+            unit = "IsoScore" if kind == "geometry" else "Matthews" if place.endswith("CoLA") else "accuracy"
             claimed = "down" if value == "isoscore" and lam < 0 else "up"
             name = f"unbiased I-STAR {text} I-STAR with ζ = 0.2, λ = {signed(lam)}, {place}"
             claims.append(Claim(name, own, "I-STAR without shrinkage", "every_method", name, kind, unit,
@@ -153,8 +154,8 @@ def from_scratch(
         claim("TwoNN of the last layer", f"TwoNN of the last layer is {'higher' if lam > 0 else 'lower'}", "geometry",
               "dimensions", lam, up)
         for task, unit in (("cola", "Matthews"), ("sst2", "accuracy")):
-            claim("score", f"the score on {task} is {'lower' if lam > 0 else 'higher'}", "score", unit, lam,
+            claim("score", f"the score on {task_title(task)} is {'lower' if lam > 0 else 'higher'}", "score", unit, lam,
                   "down" if lam > 0 else "up", task)
-            claim("IsoScore after fine-tuning", f"the encoder fine-tuned on {task} is still {less} isotropic",
-                  "geometry", "IsoScore", lam, up, task)
+            claim("IsoScore after fine-tuning", f"the encoder fine-tuned on {task_title(task)} is still {less} "
+                  "isotropic", "geometry", "IsoScore", lam, up, task)
     return claims

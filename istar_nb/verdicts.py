@@ -22,6 +22,7 @@ from .records import iterate_records
 from .statistics import (check_columns, detectable_effect, finite_values, holm, paired_differences, power,
                                    spearman, summarise)
 from .grids import grid
+from .tasks import task_title
 
 # %% ../nbs/50_verdicts.ipynb #49b87047
 least_pairs = 3 # two are too few: their interval relies entirely on normality
@@ -336,7 +337,7 @@ def conditions(
 # %% ../nbs/50_verdicts.ipynb #5cd84504
 def rows_of(record)->str: # "" for a record without counts
     data, task = record.data, record.config["task"]
-    return f"{task} {data['train']:,} + {data['validation']:,}" if "train" in data else ""
+    return f"{task_title(task)} {data['train']:,} + {data['validation']:,}" if "train" in data else ""
 
 
 def _machine_of(record)->str: # "" for a record that does not name it

@@ -360,6 +360,13 @@ def test_a_reader_that_stops_early_is_no_mistake(tmp_path):
     assert "Broken pipe" not in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("words", [("train", "--epochs", "1"), ("measure",)], ids=lambda words: words[0])
+def test_a_log_holds_lines_only(words, run):
+    "Bars that are drawn again and again in their place are for terminals."
+    code, said = run(*words, "--model", "tiny-bert", "--task", "stdlib-docs", "--limit", "64")
+    assert code == 0 and not set("\r\x1b") & set(said), said
+
+
 def test_a_model_is_measured_on_the_accelerator(measure, monkeypatch):
     "Batches follow the model, and the numbers are the CPU's."
     seen, whole = [], measuring.measure_model

@@ -121,40 +121,40 @@ down, masked = dict(method="istar", lam=-.1), "scratch:9a1403a25f0e872f"
 
 
 numbers = {
-    "I-STAR with λ = −0.01 scores above base, MiniLM, mean of rte, mrpc, cola, stsb": lambda: student(minilm_tasks(-.01, plain)),
-    "I-STAR with λ = −0.01 scores above CosReg, MiniLM, mean of rte, mrpc, cola, stsb": lambda: student(minilm_tasks(-.01, dict(method="cosreg", lam=1.))),
-    "I-STAR with λ = +0.01 scores below base, MiniLM, mean of rte, mrpc, cola, stsb": lambda: student(minilm_tasks(.01, plain)),
-    "I-STAR with λ = −0.01 scores above base, scratch, mean of sst2, stsb, sst5": lambda: student(mean_over(("sst2", "stsb", "sst5"), scratch, -.01, plain)),
-    "I-STAR with λ = −0.01 lowers IsoScore, MiniLM, stsb": lambda: student(minus(runs(task="stsb", method="istar", lam=-.01, **cut(minilm)), runs(task="stsb", **plain, **cut(minilm)), end("isoscore"))),
-    "change in score, I-STAR, λ = +1, MiniLM, cola": lambda: student(minus(dose(1.), dose(0.))),
-    "change in score, I-STAR, λ = −0.3 (5 of 5 runs collapsed), MiniLM, cola": lambda: student(minus(dose(-.3), dose(0.))),
-    "change in score, I-STAR, λ = −0.01, MiniLM, cola": lambda: student(minus(dose(-.01), dose(0.))),
-    "change in score, CosReg, λ = +1, scratch, sst2": lambda: student(minus(sst2(method="cosreg", lam=1.), sst2(**plain))),
-    "the score falls as IsoScore rises, MiniLM, cola": lambda: correlation([dose(lam) for lam in (0., *every_lam)], end("isoscore")),
-    "the score falls as IsoScore rises, MiniLM, cola, λ ≥ 0 only": lambda: correlation([dose(lam) for lam in (0., .01, .1, .3, 1.)], end("isoscore")),
-    "the score falls as TwoNN rises, MiniLM, cola": lambda: correlation([dose(lam) for lam in (0., *every_lam)], lambda r: end("two_nn_layers")(r)[-1]),
-    "λ = +1 raises TwoNN of the last layer, MiniLM, cola": lambda: student(minus(first_grid(dose(1.)), dose(0.), lambda r: end("two_nn_layers")(r)[-1])),
-    "CosReg with λ = +1 has no impact on the last layer's IsoScore, MiniLM, cola": lambda: student(minus(cola(method="cosreg", lam=1.), dose(0.), lambda r: end("isoscore_layers")(r)[-1])),
-    "CosReg with λ = +1 shortens the mean activation, MiniLM, cola": lambda: student(minus(cola(method="cosreg", lam=1.), dose(0.), lambda r: math.hypot(*end("mean_activation")(r)))),
-    "selected bars score higher than no penalty, MiniLM, cola": lambda: student(shrink("atienza", late)),
-    "the first raw component is lower with selected bars than with no penalty, MiniLM, cola": lambda: student(shrink("atienza", late_share)),
-    "change in the last layer's mean cosine with all bars, MiniLM, cola": lambda: student(shrink("none", end("mean_cosine"))),
-    "the layer scores above its own stage one, MiniLM, cola": lambda: student(apart(stage("isolayer", "joint", -1, "matthews"), stage("isolayer", "joint", -2, "matthews"))),
-    "the layer trained on the task loss alone scores above stage one, MiniLM, cola": lambda: student(apart(stage("isolayer", "task", -1, "matthews"), stage("isolayer", "task", -2, "matthews"))),
-    "the joint loss scores above the task loss alone, same layer, MiniLM, cola": lambda: student(apart(stage("isolayer", "joint", -1, "matthews"), stage("isolayer", "task", -1, "matthews"))),
-    "the layer raises IsoScore of [CLS] above that of stage one, MiniLM, cola": lambda: student(apart(stage("isolayer", "joint", -1, "cls_isoscore"), stage("isolayer", "joint", -2, "cls_isoscore"))),
+    "I-STAR with λ = −0.01 scores above base, MiniLM, mean of RTE, MRPC, CoLA, STS-B": lambda: student(minilm_tasks(-.01, plain)),
+    "I-STAR with λ = −0.01 scores above CosReg, MiniLM, mean of RTE, MRPC, CoLA, STS-B": lambda: student(minilm_tasks(-.01, dict(method="cosreg", lam=1.))),
+    "I-STAR with λ = +0.01 scores below base, MiniLM, mean of RTE, MRPC, CoLA, STS-B": lambda: student(minilm_tasks(.01, plain)),
+    "I-STAR with λ = −0.01 scores above base, scratch, mean of SST-2, STS-B, SST-5": lambda: student(mean_over(("sst2", "stsb", "sst5"), scratch, -.01, plain)),
+    "I-STAR with λ = −0.01 lowers IsoScore, MiniLM, STS-B": lambda: student(minus(runs(task="stsb", method="istar", lam=-.01, **cut(minilm)), runs(task="stsb", **plain, **cut(minilm)), end("isoscore"))),
+    "change in score, I-STAR, λ = +1, MiniLM, CoLA": lambda: student(minus(dose(1.), dose(0.))),
+    "change in score, I-STAR, λ = −0.3 (5 of 5 runs collapsed), MiniLM, CoLA": lambda: student(minus(dose(-.3), dose(0.))),
+    "change in score, I-STAR, λ = −0.01, MiniLM, CoLA": lambda: student(minus(dose(-.01), dose(0.))),
+    "change in score, CosReg, λ = +1, scratch, SST-2": lambda: student(minus(sst2(method="cosreg", lam=1.), sst2(**plain))),
+    "the score falls as IsoScore rises, MiniLM, CoLA": lambda: correlation([dose(lam) for lam in (0., *every_lam)], end("isoscore")),
+    "the score falls as IsoScore rises, MiniLM, CoLA, λ ≥ 0 only": lambda: correlation([dose(lam) for lam in (0., .01, .1, .3, 1.)], end("isoscore")),
+    "the score falls as TwoNN rises, MiniLM, CoLA": lambda: correlation([dose(lam) for lam in (0., *every_lam)], lambda r: end("two_nn_layers")(r)[-1]),
+    "λ = +1 raises TwoNN of the last layer, MiniLM, CoLA": lambda: student(minus(first_grid(dose(1.)), dose(0.), lambda r: end("two_nn_layers")(r)[-1])),
+    "CosReg with λ = +1 has no impact on the last layer's IsoScore, MiniLM, CoLA": lambda: student(minus(cola(method="cosreg", lam=1.), dose(0.), lambda r: end("isoscore_layers")(r)[-1])),
+    "CosReg with λ = +1 shortens the mean activation, MiniLM, CoLA": lambda: student(minus(cola(method="cosreg", lam=1.), dose(0.), lambda r: math.hypot(*end("mean_activation")(r)))),
+    "selected bars score higher than no penalty, MiniLM, CoLA": lambda: student(shrink("atienza", late)),
+    "the first raw component is lower with selected bars than with no penalty, MiniLM, CoLA": lambda: student(shrink("atienza", late_share)),
+    "change in the last layer's mean cosine with all bars, MiniLM, CoLA": lambda: student(shrink("none", end("mean_cosine"))),
+    "the layer scores above its own stage one, MiniLM, CoLA": lambda: student(apart(stage("isolayer", "joint", -1, "matthews"), stage("isolayer", "joint", -2, "matthews"))),
+    "the layer trained on the task loss alone scores above stage one, MiniLM, CoLA": lambda: student(apart(stage("isolayer", "task", -1, "matthews"), stage("isolayer", "task", -2, "matthews"))),
+    "the joint loss scores above the task loss alone, same layer, MiniLM, CoLA": lambda: student(apart(stage("isolayer", "joint", -1, "matthews"), stage("isolayer", "task", -1, "matthews"))),
+    "the layer raises IsoScore of [CLS] above that of stage one, MiniLM, CoLA": lambda: student(apart(stage("isolayer", "joint", -1, "cls_isoscore"), stage("isolayer", "joint", -2, "cls_isoscore"))),
 }
 numbers |= {
-    "change in score with padding counted, λ = −0.3, cola": lambda: student(minus(randomly(**counted), randomly(**plain))),
-    "change in score on real tokens (5 of 5 runs collapsed), λ = −0.3, cola": lambda: student(minus(randomly(**weaker), randomly(**plain))),
-    "real tokens keep more of their IsoScore where padding is counted, λ = −0.3, cola": lambda: student(minus(randomly(**counted), randomly(**weaker), end("isoscore"))),
-    "a penalty that counts padding moves padding away from the text, λ = −0.3, cola": lambda: student(minus(randomly(**counted), randomly(**plain), end("padding_apart"))),
-    "change in score, target 0.25, cola": lambda: student(minus(pulled(.25), small(**plain))),
-    "change in score by the placebo (5 of 5 runs collapsed), target 0.25, cola": lambda: student(minus(pulled(.25, True), small(**plain))),
-    "score minus the placebo's, target 0.4, cola": lambda: student(minus(pulled(.4), pulled(.4, True))),
-    "IsoScore minus the placebo's, target 0.4, cola": lambda: student(minus(pulled(.4), pulled(.4, True), end("isoscore"))),
+    "change in score with padding counted, λ = −0.3, CoLA": lambda: student(minus(randomly(**counted), randomly(**plain))),
+    "change in score on real tokens (5 of 5 runs collapsed), λ = −0.3, CoLA": lambda: student(minus(randomly(**weaker), randomly(**plain))),
+    "real tokens keep more of their IsoScore where padding is counted, λ = −0.3, CoLA": lambda: student(minus(randomly(**counted), randomly(**weaker), end("isoscore"))),
+    "a penalty that counts padding moves padding away from the text, λ = −0.3, CoLA": lambda: student(minus(randomly(**counted), randomly(**plain), end("padding_apart"))),
+    "change in score, target 0.25, CoLA": lambda: student(minus(pulled(.25), small(**plain))),
+    "change in score by the placebo (5 of 5 runs collapsed), target 0.25, CoLA": lambda: student(minus(pulled(.25, True), small(**plain))),
+    "score minus the placebo's, target 0.4, CoLA": lambda: student(minus(pulled(.4), pulled(.4, True))),
+    "IsoScore minus the placebo's, target 0.4, CoLA": lambda: student(minus(pulled(.4), pulled(.4, True), end("isoscore"))),
     "the score is higher than with the penalty from the start, λ = −0.1 after one epoch": lambda: student(minus(small(lam_start=1., **down), small(**down))),
-    "score without a penalty, masked minus contrastive, cola": lambda: student(minus(small(masked, **plain), small(**plain))),
+    "score without a penalty, masked minus contrastive, CoLA": lambda: student(minus(small(masked, **plain), small(**plain))),
 }
 
 
@@ -172,7 +172,7 @@ def most_moved(shape, lam):
     return {seed: share(mean_of(pulled[seed]), mean_of(whole[seed])) for seed in pulled.keys() & whole.keys()}
 
 
-more = "changes the mean more in a single dimension with a planted outlier than without, MiniLM, sst2"
+more = "changes the mean more in a single dimension with a planted outlier than without, MiniLM, SST-2"
 numbers |= {
     f"CosReg with λ = +1 {more}": lambda: student(apart(most_moved("outlier", 1.), most_moved("spectrum", 1.))),
     f"CosReg with λ = −1 {more}": lambda: student(apart(most_moved("outlier", -1.), most_moved("spectrum", -1.))),
