@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['gradient_share', 'padding_runs', 'compared', 'padding', 'mean_pull', 'dose_runs', 'placebo', 'early_runs', 'early',
            'start_runs', 'without_function', 'masked_training', 'masked_runs', 'changes_by_start', 'masked',
-           'sentence_comparisons']
+           'sentence_comparisons', 'sentence_intervals']
 
 # %% ../nbs/56_control_claims.ipynb #12dbf363
 from .evidence import Evidence, opened, score_unit
@@ -261,25 +261,51 @@ def _same_seeds(
     return tuple(frame.set_index("seed").loc[seeds] for frame in (run, baseline))
 
 # %% ../nbs/56_control_claims.ipynb #74b4c09e
+def _pulled_pairs(evidence):
+    "Runs with padding counted, and runs pulled to a value, with what they are compared with: (name, runs, baselines)."
+    runs, doses = padding_runs(evidence), dose_runs(evidence)
+    for task, lam in sorted({(r.task, r.lam) for r in runs.itertuples() if r.lam}):
+        name, counted = f"padding counted, λ = {signed(lam)}, against", _where(runs, task=task, tokens="all", lam=lam)
+        for tokens, other in (("real", "real tokens"), ("none", "no penalty")):
+            lams = dict(lam=lam) if tokens == "real" else {}
+            yield f"{name} {other}, {task_title(task)}", counted, _where(runs, task=task, tokens=tokens, **lams)
+    for task, target in sorted({(r.task, r.target) for r in doses.itertuples() if r.target}):
+        for what, name in (("isotropy", "penalty"), ("placebo", "placebo")):
+            yield (f"target {target:g}, {name}, against no penalty, {task_title(task)}",
+                   _where(doses, task=task, target=target, what=what), _where(doses, task=task, what="none"))
+
+# %% ../nbs/56_control_claims.ipynb #39f29e89
+def _begun_pairs(evidence):
+    "Runs that begin in another way, with what they are compared with: (name, runs, baselines)."
+    ends, starts = (epochs.groupby("id").tail(1) for epochs in (early_runs(evidence), start_runs(evidence)))
+    for lam in sorted(set(ends.lam) - {0.}):
+        for when in ("growing over one epoch", "after one epoch"):
+            yield (f"λ = {signed(lam)} {when}, against at once, CoLA", _where(ends, lam=lam, when=when),
+                   _where(ends, lam=lam, when="at once"))
+    for start in sorted(set(starts.start) - {"as it is"}):
+        yield (f"starting from {start}, against the unchanged encoder, SST-2", _where(starts, start=start),
+               _where(starts, start="as it is"))
+    runs = masked_runs(evidence)
+    masked, contrastive = (_where(runs, start=start) for start in ("masked", "contrastive"))
+    plain = masked[masked.target == 0]
+    yield "masked, no penalty, against contrastive, CoLA", plain, contrastive[contrastive.target == 0]
+    for target in sorted(set(masked.target) - {0.}):
+        yield f"masked, target {target:g}, against no penalty, CoLA", masked[masked.target == target], plain
+
+# %% ../nbs/56_control_claims.ipynb #0c1413dc
 def sentence_comparisons(
     evidence:Evidence,
 )->dict: # name -> (runs, baselines), two pandas DataFrames with the same seeds in the same order
-    "The comparisons of CoLA scores whose intervals are over seeds and sentences."
-    runs, ends, doses = padding_runs(evidence), early_runs(evidence).groupby("id").tail(1), dose_runs(evidence)
-    runs, doses = runs[runs.task == "cola"], doses[doses.task == "cola"]
-    def some(**wanted): return _where(runs, **wanted)
-    found = {}
-    for lam in sorted(set(runs.lam) - {0.}):
-        name, counted = f"padding counted, λ = {signed(lam)}, against", some(tokens="all", lam=lam)
-        found[f"{name} real tokens"] = (counted, some(tokens="real", lam=lam))
-        found[f"{name} no penalty"] = (counted, some(tokens="none"))
-    for when in ("growing over one epoch", "after one epoch"):
-        for lam in sorted(set(ends.lam) - {0.}):
-            at = ends[ends.lam == lam]
-            found[f"λ = {signed(lam)} {when}, against at once"] = (at[at.when == when], at[at.when == "at once"])
-    for target in sorted(set(doses.target) - {0.}):
-        for what, name in (("isotropy", "penalty"), ("placebo", "placebo")):
-            pulled = _where(doses, target=target, what=what)
-            found[f"target {target:g}, {name}, against no penalty"] = (pulled, _where(doses, what="none"))
-    shared = {name: _same_seeds(*pair) for name, pair in found.items()}
+    "The comparisons of scores whose intervals are over seeds and sentences."
+    every = (*_pulled_pairs(evidence), *_begun_pairs(evidence))
+    shared = {name: _same_seeds(run, baseline) for name, run, baseline in every}
     return {name: pair for name, pair in shared.items() if len(pair[0]) > 2}
+
+def sentence_intervals(
+    evidence:Evidence,
+    beginning:str, # of the names of the comparisons
+):                 # pandas DataFrame: difference in score, low, high, seeds, rows
+    "The intervals over seeds and sentences that `tools/crossed.py` has kept."
+    import pandas as pd
+    kept = pd.read_json(evidence.root/"crossed.json", orient="index")
+    return kept[kept.index.str.startswith(beginning)].round(3).rename(columns=dict(mean="difference in score"))

@@ -7,32 +7,39 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from sklearn.metrics import matthews_corrcoef
 
 from istar_nb.control_claims import sentence_comparisons
 from istar_nb.evidence import answers_of, opened
 from istar_nb.statistics import crossed_interval
-from istar_nb.tasks import load_task
+from istar_nb.tasks import TASKS, load_task
 
 
-def matthews(answers, labels):
-    "Matthews' correlation of two vectors of zeros and ones, which is Pearson's, in a small part of sklearn's time."
+def correlation(answers, labels):
+    "Pearson's correlation; of two vectors of zeros and ones this is Matthews', in a small part of sklearn's time."
     a, b = answers - answers.mean(), labels - labels.mean()
     scale = np.sqrt((a@a)*(b@b))
     return a@b/scale if scale > 0 else 0.
 
 
+def accuracy(answers, labels): return (answers == labels).mean()
+
+
 def compute(data):
-    "Mean difference in Matthews' correlation, its interval, seeds and rows, by the comparison's name."
-    evidence, found = opened(), {}
-    answers = {r.id: answers_of(r) for r in evidence.records("padding", "early", "dose")}
-    labels = np.array([row["label"] for row in load_task("cola", data_dir=data).validation])
+    "Mean difference in score, its interval, seeds and rows, by the comparison's name."
+    evidence, found, labels = opened(), {}, {}
+    grids = ("padding", "padding-pairs", "early", "dose", "start", "masked")
+    answers = {record.id: answers_of(record) for record in evidence.records(*grids)}
     for name, frames in sentence_comparisons(evidence).items():
+        task = frames[0].task.iloc[0]
+        metric = accuracy if TASKS[task].metric == "accuracy" else correlation
+        if task not in labels: labels[task] = np.array([r["label"] for r in load_task(task, data_dir=data).validation])
         run, baseline = (np.stack([answers[i] for i in frame.id]) for frame in frames)
-        low, high = crossed_interval(run, baseline, labels, matthews)
-        mean = np.mean([matthews_corrcoef(labels, a) - matthews_corrcoef(labels, b) for a, b in zip(run, baseline)])
+        low, high = crossed_interval(run, baseline, labels[task], metric)
+        mean = np.mean([metric(a, labels[task]) - metric(b, labels[task]) for a, b in zip(run, baseline)])
+        kept = float(np.mean(frames[0].score.to_numpy() - frames[1].score.to_numpy()))
+        assert abs(mean - kept) < 1e-3, (name, mean, kept)
         found[name] = dict(mean=round(float(mean), 6), low=round(low, 6), high=round(high, 6), seeds=len(run),
-                           rows=len(labels))
+                           rows=len(labels[task]))
     return found
 
 
