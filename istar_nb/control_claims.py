@@ -308,6 +308,6 @@ def sentence_intervals(
     "The intervals over seeds and sentences that `tools/crossed.py` has kept."
     import pandas as pd
     kept = pd.read_json(evidence.root/"crossed.json", orient="index")
-    kept = kept[kept.index.str.startswith(beginning)].round(3).rename(columns=dict(mean="difference in score"))
+    kept = kept[kept.index.str.startswith(beginning)].round(4).rename(columns=dict(mean="difference in score"))
     parts = kept.index.str.extract("(.*), against (.*), (.*)")
     return kept.set_index(pd.MultiIndex.from_frame(parts.set_axis(["runs", "compared with", "task"], axis=1)))
