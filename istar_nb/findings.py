@@ -192,6 +192,19 @@ def _on_scores(
             f"{_verb(len(left), 'survive')} it")
     return text + (f": {'; '.join(map(said, left))}." if left else ".")
 
+# %% ../nbs/58_findings.ipynb #09078c15
+def _on_weaker_placebos(
+    claims:Sequence[Claim], # the claims of all pages
+)->str:                     # empty where none has three seeds
+    "What placebos of one target do that push less."
+    start = "placebo, change in score by the placebo at "
+    weaker = [c for c in claims if c.name.startswith(start) and c.found.seeds > 2]
+    if not weaker: return ""
+    _, target, task = weaker[0].name.removeprefix(start).split(", ")
+    told = [f"by {points(c)} with {c.name.removeprefix(start).split(', ')[0]}" for c in weaker]
+    return (f" Where the placebo of {target} on {task} pushes less, because its λ is smaller, it changes the score "
+            f"{', '.join(told[:-1])}{' and '*(len(told) > 1)}{told[-1]}.")
+
 # %% ../nbs/58_findings.ipynb #40838d57
 def _on_kept_isotropy(
     claims:Sequence[Claim], # the claims of all pages
@@ -217,8 +230,8 @@ def _on_placebo(
     if not placebo: return ""
     return (f"{_on_kept_isotropy(claims)} A placebo, which pushes the weights in a fixed random direction and does not "
             f"fade as a penalty with a target does, lowers the score at {placebo} by an amount that survives the "
-            f"correction. So a loss of score does not by itself show that the changed isotropy is "
-            f"what does the harm.")
+            f"correction.{_on_weaker_placebos(claims)} So a loss of score does not by itself show that the changed "
+            f"isotropy is what does the harm.")
 
 # %% ../nbs/58_findings.ipynb #867b9e8a
 def _on_padding(
