@@ -66,16 +66,19 @@ class PooledUnbiasedScore(torch.autograd.Function):
                 *clouds:Tensor)->tuple[Tensor,Tensor]:
         with torch.autocast(clouds[0].device.type, enabled=False):
             totals, mean = sentence_totals(clouds, sentences, group)
-            with torch.enable_grad():
-                leaves = [t.requires_grad_() for t in (totals.products, totals.between, totals.scalars)]
+            needed = any(ctx.needs_input_grad)    # never in inference mode, whose tensors can have no gradient
+            with torch.set_grad_enabled(needed):
+                leaves = [t.requires_grad_(needed) for t in (totals.products, totals.between, totals.scalars)]
                 traces = totals.traces()
                 score = ratio_score(traces, len(mean[0]))
-                dB, dM, scalars = torch.autograd.grad(score, leaves)
-            scalars, facts = scalars.to(dM), torch.cat([totals.facts, traces.squared.detach()[None]])
+            facts = torch.cat([totals.facts, traces.squared.detach()[None]])
+            ctx.mark_non_differentiable(facts)
+            if not needed: return score.to(mean[0].dtype), facts
+            dB, dM, scalars = torch.autograd.grad(score, leaves)
+            scalars = scalars.to(dM)
             ctx.sentences, ctx.group, ctx.format = sentences, group, product_format(clouds[0].device)
             ctx.scale, ctx.factor = totals.scale, process_count(group)/totals.scale
             ctx.save_for_backward(*mean, dB, dM, scalars, average_gradient(totals, dM, scalars).detach(), *clouds)
-            ctx.mark_non_differentiable(facts)
             return score.detach().to(mean[0].dtype), facts
 
     @staticmethod

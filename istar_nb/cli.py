@@ -183,6 +183,11 @@ class Measured:
             raise ValueError("name one of --task, --text and --embeddings")
         if self.column is not None and self.text is None:
             raise ValueError("--column needs a table: name one with --text")
+        of_models = ("model", "tokens", "layers", "batch_tokens", "max_length", "limit")
+        changed = [name for name in of_models if getattr(self, name) != getattr(type(self), name)]
+        if self.embeddings is not None and changed:
+            option = changed[0].replace("_", "-")
+            raise ValueError(f"--{option} says how a model reads texts, and has no meaning with --embeddings")
         check_positive(limit=self.limit, batch_tokens=self.batch_tokens, max_length=self.max_length)
 
 # %% ../nbs/61_cli.ipynb #9b548e03

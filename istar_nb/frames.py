@@ -138,7 +138,7 @@ def read_splits(
     "The rows of a file or folder."
     from datasets.exceptions import DatasetNotFoundError, DatasetGenerationError
     if not path.exists(): raise ValueError(f"there is no file or folder {path}")
-    if path.is_file() and file_format(path) is None:
+    if not path.is_dir() and file_format(path) is None:
         raise ValueError(f"{path} must end in {', '.join([*_separators, *_others])} or be a folder of such files")
     try:
         with TemporaryDirectory() as cache, _quiet():

@@ -8,8 +8,10 @@ __all__ = ['states_of', 'model_states', 'collect_reference', 'ReferenceCallback'
 
 # %% ../nbs/15_integrations.ipynb #fa93d71e
 import warnings
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -38,8 +40,10 @@ def states_of(
     "The hidden states in a model's output, or an error that says why there are none."
     states = out.get("hidden_states") if hasattr(out, "get") else None
     if states is None:
-        raise ValueError(f"`model` returned no hidden states, only {type(out).__name__}: "
-                         "it must take output_hidden_states=True and return a dict")
+        halves = "encoder_hidden_states" in out if hasattr(out, "get") else False
+        why = ("an encoder and a decoder have states of their own, and a penalty needs to know which: use its encoder"
+               if halves else "it must take output_hidden_states=True and return a dict")
+        raise ValueError(f"`model` returned no hidden states, only {type(out).__name__}: {why}")
     if batch.get("attention_mask") is None:
         raise ValueError(f"`attention_mask` is missing from the batch ({', '.join(batch)}): which tokens are padding?")
     return HiddenStates(states, batch["attention_mask"], causal=is_causal(model))
@@ -85,9 +89,10 @@ def _data_batches(
                          "use refresh=None and call collect_reference yourself")
     generator = torch.Generator().manual_seed(args.seed*1_000_003 + epoch)
     order = torch.randperm(len(loader.dataset), generator=generator).tolist()[args.process_index::args.world_size]
-    for i in range(0, len(order), size):
-        rows = [loader.dataset[j] for j in order[i:i+size]]
-        yield send_to_device(dict(loader.collate_fn(rows)), args.device)
+    ends, parts = getattr(loader.dataset, "cumulative_sizes", [len(loader.dataset)]), defaultdict(list)
+    for j in order: parts[bisect_right(ends, j)].append(j)    # of several datasets, which differ in their columns
+    for rows in (part[i:i+size] for part in parts.values() for i in range(0, len(part), size)):
+        yield send_to_device(dict(loader.collate_fn([loader.dataset[j] for j in rows])), args.device)
 
 # %% ../nbs/15_integrations.ipynb #fe6ec596
 def _load_parts(parts:dict[str,nn.Module], file:Path, device:torch.device)->bool: # whether there was a file
@@ -244,7 +249,12 @@ class IsotropyTrainerMixin(_PenalizedLoss):
         "As the Trainer's; a checkpoint holds the state of the penalty too."
         named = resume_from_checkpoint if isinstance(resume_from_checkpoint, (str, Path)) else None
         if self.regularizer is not None: self.reference.resumed_from = named
-        return super().train(resume_from_checkpoint, *args, **kwargs)
+        with self.kept_graphs(): return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def kept_graphs(self)->AbstractContextManager:
+        "Compiled code may not give up buffers that a relative strength, which goes through a graph twice, needs again."
+        if not isinstance(self.lam, RelativeStrength): return nullcontext()
+        return torch._functorch.config.patch(donated_buffer=False)
 
     def log(self, logs:dict[str,float], *args, **kwargs)->None:
         "As the Trainer's, with both parts of the training loss."
@@ -309,7 +319,7 @@ def _watching_tokens(
     config = encoders[0].auto_model.config
     before = config.output_hidden_states
     def keep(module, args, features):
-        layers = features["all_layer_embeddings"] if before else features.pop("all_layer_embeddings", None)
+        layers = features.get("all_layer_embeddings")    # stays there: some losses read it too
         if layers is None or "attention_mask" not in features:
             raise ValueError(f"`model` gave no hidden states with a mask, only {', '.join(features)}: "
                              "use on='sentences'")

@@ -227,8 +227,9 @@ def _column_source(text:Path, column:str|None, limit:int|None)->Callable[[],Text
     "A function that starts reading a column of a table."
     from istar_nb.frames import file_format, read_splits
     if column is None and not (text.is_file() and file_format(text)): return None
+    if str(text) == "-": raise ValueError("--column needs a file or folder: the standard input is read line by line")
     rows = next(iter(read_splits(text).values()))
-    names = ", ".join(map(repr, rows[0] if rows else ()))
+    names = ", ".join(map(repr, rows[0])) if rows else "no rows"
     if column is None:
         raise ValueError(f"--text {text} is a table: say with --column which column to measure; it has {names}")
     if not rows or column not in rows[0]: raise ValueError(f"--column {column!r} is not in {text}; it has {names}")
@@ -240,7 +241,6 @@ def _spread(rows:Sequence, limit:int|None)->Sequence:
     "At most this many rows, at equal distances; all of them for None."
     if limit is None or limit >= len(rows): return rows
     return [rows[i*len(rows)//limit] for i in range(limit)]
-
 
 # %% ../nbs/32_measuring.ipynb #09b7a3bb
 def text_source(
@@ -292,7 +292,6 @@ def _encoder_of(model:str|tuple, hub:bool)->Encoder:
     fit_tokenizer(type(module).__name__, module, tokenizer)
     return Encoder(module, tokenizer)
 
-
 # %% ../nbs/32_measuring.ipynb #e7b1f541
 def measure_models(
     models:Sequence[str|Path|tuple], # names of models, or models with their tokenizers, which stay on their device
@@ -332,8 +331,7 @@ def _safetensors_parts(path:Path, rows:int)->Iterator[Tensor]:
     with opened as f:
         names = [k for k in f.keys() if len(f.get_slice(k).get_shape()) == 2]
         if len(names) != 1: raise ValueError(f"`path` {path} holds {len(names)} matrices, and one (n, d) is wanted")
-        part = f.get_slice(names[0])
-        for start in range(0, part.get_shape()[0], rows): yield part[start:start+rows]
+        for start in range(0, (part := f.get_slice(names[0])).get_shape()[0], rows): yield part[start:start+rows]
 
 # %% ../nbs/32_measuring.ipynb #139f28c4
 def _point_columns(
@@ -353,7 +351,6 @@ def _point_columns(
         raise ValueError(f"`path` {path} must hold one column of lists, or floating-point columns and nothing else: "
                          f"it has {others}" if others else f"`path` {path} has no columns")
     return numbers, False
-
 
 # %% ../nbs/32_measuring.ipynb #d670c44b
 def _parquet_parts(path:Path, rows:int)->Iterator[Tensor]:
@@ -376,9 +373,9 @@ def _embedding_parts(
     "The rows of a file of embeddings."
     path = local_path(path)
     if not path.is_file(): raise ValueError(f"`path` {path} is no file")
-    if path.suffix not in _readers:
+    if (ending := path.suffix.lower()) not in _readers:
         raise ValueError(f"`path` must end in .npy, .safetensors or .parquet, not {path.suffix!r}")
-    return _readers[path.suffix](path, rows)
+    return _readers[ending](path, rows)
 
 # %% ../nbs/32_measuring.ipynb #070bad38
 Points = str|Path|Tensor|np.ndarray    # a file, as `_embedding_parts` reads, or a matrix (n, d), one point a row
@@ -386,8 +383,11 @@ Points = str|Path|Tensor|np.ndarray    # a file, as `_embedding_parts` reads, or
 def measure_embeddings(points:Points)->dict[str,dict]: # {"points": summary}
     "Every measure of a matrix on disk or in memory, in one pass."
     m, of_file = Measurement(), isinstance(points, (str, Path))
-    for part in _embedding_parts(points) if of_file else as_points(points, "points").split(8192):
-        m.update(as_points(part, str(points) if of_file else "points", min_points=0))
+    name = str(points) if of_file else "points"
+    for part in _embedding_parts(points) if of_file else as_points(points, name).split(8192):
+        try: m.update(as_points(part, name, min_points=0))
+        except ValueError as e: raise ValueError(str(e).replace("`x`", f"`{name}`")) from e
+    if not m.metrics.count: raise ValueError(f"`{name}` has no points")
     return dict(points=m.summary_or_reason())
 
 # %% ../nbs/32_measuring.ipynb #600d0df4

@@ -96,6 +96,14 @@ class _SummedMetric(Metric):
     @property
     def update_called(self)->bool: return self.count > 0 or super().update_called
 
+    def check_state(self, state:Mapping[str,Tensor|None], name:str)->None:
+        "Raise for a state with other groups, or of other tokens, than this metric's."
+        sums, choice = state.get("sums"), state.get("choice")
+        if choice is not None and (came := TOKENS[int(choice)]) != self.tokens:
+            raise ValueError(f"`{name}` counts tokens={came!r}, and this metric {self.tokens!r}")
+        if sums is not None and len(sums) != len(self.sums):
+            raise ValueError(f"`{name}` has {len(sums)} groups, and this metric {len(self.sums)}")
+
     def make_room(self, d:int)->None:
         "Make room for points of `d` dimensions."
         self.sums = fitted(self.sums.clone() if self.sums.is_inference() else self.sums, d)
@@ -107,8 +115,9 @@ class _SummedMetric(Metric):
             return t.to(device) if has_float64(device) else t
         return super()._apply(moved, *args, **kwargs)
 
-    def _load_from_state_dict(self, *args, **kwargs)->None:
-        super()._load_from_state_dict(*args, **kwargs)
+    def _load_from_state_dict(self, state_dict:Mapping[str,Tensor], prefix:str, *args, **kwargs)->None:
+        self.check_state({k: state_dict.get(f"{prefix}{k}") for k in ("sums", "choice")}, "state_dict")
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self.sums = self.sums.clone().to(self.device)
         self._computed = None    # what torchmetrics keeps of the points that were there before
 
@@ -149,12 +158,9 @@ class StreamingMetric(_FedMetric):
         if isinstance(incoming_state, Metric) and not isinstance(incoming_state, type(self)):
             came = type(incoming_state).__name__
             raise ValueError(f"`incoming_state` must be a {type(self).__name__} or a dict, not {came}")
-        if getattr(incoming_state, "tokens", self.tokens) != self.tokens:
-            other = incoming_state.tokens
-            raise ValueError(f"`incoming_state` counts tokens={other!r}, and this metric {self.tokens!r}")
-        other = incoming_state["sums"] if isinstance(incoming_state, Mapping) else incoming_state.sums
-        if len(other) != len(self.sums):
-            raise ValueError(f"`incoming_state` has {len(other)} groups, and this metric {len(self.sums)}")
+        state = incoming_state if isinstance(incoming_state, Mapping) else incoming_state.metric_state
+        self.check_state(state, "incoming_state")
+        other = state["sums"]
         if (d := other.shape[-1] - 1) == 0: return
         self.make_room(d)
         self.sums, self._computed = merged(torch.stack([self.sums, other.to(self.sums)])), None
@@ -231,7 +237,9 @@ class IsotropyMetrics(StreamingMetric):
     def errors(self)->dict[str,Tensor]: # name -> () float32 for every scalar measure
         "Standard errors by leaving out one group at a time, over all processes; NaN where they are not defined."
         with self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=self.sync_on_compute):
-            sums, unbiased = self.sums[self.sums[:, 0, 0] > 0], unbiased_of(self.sums)[1]
+            sums = self.sums[self.sums[:, 0, 0] > 0]
+            if not len(sums): measures_of(self.sums[0], **self.choices)    # has the better error
+            unbiased = unbiased_of(sums)[1]
         every, enough = list(range(len(sums))), len(sums) > 4
         kept = [[g for g in every if g != left_out] for left_out in every] if enough else [every]
         found = [_defined_measures(sums[groups], self.choices) for groups in kept]

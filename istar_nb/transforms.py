@@ -88,7 +88,7 @@ def checked(
 )->np.ndarray:               # (n, d) float64 or float32
     "`X` as an array, with scikit-learn's errors, and one for masked entries."
     if np.ma.is_masked(X): raise TypeError("`X` has masked entries: leave out the rows that have them")
-    if isinstance(X, Tensor) and X.dtype is torch.bfloat16: X = X.float()    # NumPy has no bfloat16
+    if isinstance(X, Tensor): X = X.detach().float() if X.dtype is torch.bfloat16 else X.detach()    # NumPy has none
     return validate_data(estimator, X, reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=min_points,
                          ensure_min_features=2 if reset else 1)
 
@@ -115,8 +115,9 @@ class _Learner(TransformerMixin, BaseEstimator):
     def settle(self)->bool: # whether the points seen define any direction
         "Derive everything that `transform` uses from the moments."
         moments = self.moments_
-        self.n_samples_seen_, self.mean_ = moments.count, moments.mean.numpy()
+        self.n_samples_seen_ = moments.count
         if max(0., moments.scatter.diagonal().max().item()/moments.count)**0.5 <= self.rounding_: return False
+        self.mean_ = moments.mean.numpy()
         self.derive(moments)
         return True
 

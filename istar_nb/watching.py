@@ -149,6 +149,16 @@ class Calls:
         return self.running[get_ident()]
 
 # %% ../nbs/06_watching.ipynb #a227c3f8
+def _masked_call(
+    calls:list[Call],  # with a mask each, outermost first
+)->Call|None:          # None if there is none
+    "The innermost call with a mask; for a mask that is added to attention, an outer call with the tokens' mask."
+    if not calls: return None
+    inner = calls[-1].masks[0]
+    def marks_tokens(mask): return not mask.is_floating_point() and mask.shape == inner.shape
+    if not inner.is_floating_point(): return calls[-1]
+    return next((call for call in reversed(calls) if marks_tokens(call.masks[0])), calls[-1])
+
 def _with_mask(
     states:Tensor,     # (B, T, d) or (n, d) states of a layer
     name:str,          # of the layer, for the error
@@ -158,7 +168,7 @@ def _with_mask(
 )->tuple[Tensor,Tensor|None]: # states, as (B, T, d) where they are tokens; their (B, T) mask, None if every row counts
     "The states of a layer and their mask, from the innermost call that has one; an error if padding is not known."
     def one(masks): return len({id(mask) for mask in masks}) == 1 and getattr(masks[0], "ndim", 0) == 2
-    call = next((call for call in reversed(calls) if one(call.masks)), None)
+    call = _masked_call([call for call in calls if one(call.masks)])
     if call is None and states.ndim == 2: return states, None
     if call is None: raise ValueError(_unknown_padding(states, name, [m for call in calls for m in call.masks], wanted))
     mask = call.masks[0]
@@ -210,6 +220,9 @@ class _Recorder:
         "Take in what a layer returned."
         if recomputing(): return
         self.fired, states = True, _first_states(output)
+        if states is not None and states.is_nested:
+            raise ValueError(f"layer {name!r} gives nested tensors, in which padding is left out: call "
+                             "torch.backends.mha.set_fastpath_enabled(False) before")
         if states is None or states.ndim > 3:
             came = type(output).__name__ if states is None else tuple(states.shape)
             raise ValueError(f"layer {name!r} gives {came}, and (n, d) or (B, T, d) states are wanted")

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from simulated import Accelerator
@@ -123,6 +124,36 @@ def test_a_file_without_texts_is_refused(content, message, run):
     else: Path("odd.txt").write_bytes(content)
     code, said = run("measure", "--model", "tiny-bert", "--text", "odd.txt", "--no-progress")
     assert code == 2 and "odd.txt" in said and message in said and not Path("isotropy").exists()
+
+
+def test_a_table_has_a_name(run, tmp_path):
+    "The ending says how a table is read, so one cannot come through a pipe without a name."
+    (tmp_path/"table.csv").write_text("text\n", encoding="utf-8")
+    pipe = fifo(b"text,label\none,1\n", tmp_path)
+    code, said = run("measure", "--model", "tiny-bert", "--text", pipe, "--column", "text")
+    assert code == 2 and "must end in .csv" in said
+    code, said = run("measure", "--model", "tiny-bert", "--text", "-", "--column", "text")
+    assert code == 2 and "the standard input is read line by line" in said
+    code, said = run("measure", "--model", "tiny-bert", "--text", "table.csv", "--column", "text")
+    assert code == 2 and "has no rows" in said
+
+
+@pytest.mark.parametrize("words", [("--tokens", "cls"), ("--layers", "1"), ("--limit", "3"), ("--model", "tiny-bert"),
+                                   ("--max-length", "8")], ids=lambda words: words[0])
+def test_options_of_models_are_refused_for_embeddings(words, run):
+    np.save("cloud.npy", np.eye(8))
+    code, said = run("measure", "--embeddings", "cloud.npy", *words)
+    assert code == 2 and f"{words[0]} " in said and "no meaning with --embeddings" in said
+
+
+def test_embeddings_that_cannot_be_measured_are_named(run):
+    pd.DataFrame(dict(a=[], b=[]), dtype="float32").to_parquet("empty.parquet")
+    np.save("good.npy", np.random.default_rng(0).normal(size=(20, 4)))
+    np.save("bad.npy", np.full((20, 4), np.inf))
+    code, said = run("measure", "--embeddings", "empty.parquet")
+    assert code == 2 and "empty.parquet" in said and "has no points" in said
+    code, said = run("measure", "--embeddings", "good.npy", "--compare", "bad.npy")
+    assert code == 2 and "bad.npy" in said and "not finite" in said
 
 
 def test_a_file_that_cannot_be_read_is_named(run):

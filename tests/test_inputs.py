@@ -97,6 +97,13 @@ def test_measures_on_several_threads():
     with ThreadPoolExecutor(8) as pool: list(pool.map(check, [CLOUD]*16))
 
 
+def test_a_transformer_keeps_its_map_where_learning_fails():
+    learned, x = Whitening().fit(CLOUD.clone().requires_grad_()), CLOUD[:5].numpy()
+    before = learned.transform(x)
+    with pytest.raises(ValueError, match="zero variance"): learned.fit(np.ones((50, CLOUD.shape[1])))
+    np.testing.assert_array_equal(learned.transform(x), before)
+
+
 @pytest.mark.parametrize("form", ("array", "fortran", "big_endian", "backwards", "read_only", "mapped", "transposed"))
 @pytest.mark.parametrize("make", (lambda: Whitening("zca", "auto"), AllButTheTop))
 def test_transforms_take_every_form(form, make, tmp_path):

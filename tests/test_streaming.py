@@ -365,7 +365,21 @@ def test_a_collection_gives_what_its_metrics_give_alone(first):
 def test_metrics_of_other_tokens_do_not_merge():
     real, cls = IsoScoreMetric(), IsoScoreMetric(tokens="cls")
     with pytest.raises(ValueError, match="counts tokens='cls', and this metric 'real'"): real.merge_state(cls)
+    with pytest.raises(ValueError, match="counts tokens='cls', and this metric 'real'"):
+        real.merge_state(cls.metric_state)
     assert set(real.state_dict()) == {"sums"} == set(cls.state_dict())    # what is saved has not changed
+
+
+def test_a_state_with_other_groups_is_not_loaded():
+    "One group of eight would be scored as if it were all points."
+    every = IsotropyMetrics()
+    every.update(torch.randn(40, 4))
+    with pytest.raises(ValueError, match="`state_dict` has 8 groups, and this metric 1"):
+        IsoScoreMetric().load_state_dict(every.state_dict())
+    again = IsotropyMetrics()
+    again.load_state_dict(every.state_dict())
+    again.merge_state(every.metric_state)
+    assert again.count == 80
 
 
 # Host waits

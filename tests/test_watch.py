@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
+from transformers import LongformerConfig, LongformerModel
 
 from istar_nb.encoders import load_encoder, minilm_folder
 from istar_nb.isotropy import measure
@@ -327,6 +328,46 @@ def test_nested_copied_and_left():
     assert footprint(model) == before
     assert not torch.equal(other, model(**batches[0]).last_hidden_state)    # a copy made meanwhile runs its own weights
     assert torch.equal(other, copied.forward(**batches[0]).last_hidden_state)
+
+
+@pytest.mark.parametrize("padded_rows", [False, True], ids=["no padding", "padding"])
+def test_a_mask_that_is_added_to_attention_does_not_mark_tokens(padded_rows):
+    "Longformer gives its layers a mask of the same name and shape: 0 for attention in a window, above for everywhere."
+    model = LongformerModel(LongformerConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, pad_token_id=1,
+                                             num_attention_heads=2, intermediate_size=64, attention_window=4,
+                                             max_position_embeddings=66)).eval()
+    batch = dict(input_ids=torch.randint(5, 100, (4, 16)), attention_mask=torch.ones(4, 16, dtype=torch.long))
+    if padded_rows: batch["attention_mask"][2, 9:] = 0
+    everywhere = torch.zeros(4, 16, dtype=torch.long).index_fill(1, torch.tensor([0]), 1)
+    with watch(model) as seen: model(**batch, global_attention_mask=everywhere)
+    last, name = points_of_last(model, [batch | dict(global_attention_mask=everywhere)]), "encoder.layer.1"
+    assert seen.metrics[name].count == len(last) == batch["attention_mask"].sum()
+    assert_close(seen.compute()[name]["isoscore"], isoscore(last), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_refused_by_the_name_of_their_layer():
+    "In eval mode torch's own encoder leaves padding out between its layers."
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 2).eval()
+    padding = (torch.arange(8) > 4).expand(4, 8)
+    with watch(encoder, mask=None), torch.no_grad(), pytest.raises(ValueError, match="layers.0.*set_fastpath_enabled"):
+        encoder(torch.randn(4, 8, 32), src_key_padding_mask=padding)
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with watch(encoder, mask=lambda name, states, arguments: ~padding) as seen, torch.no_grad():
+            encoder(torch.randn(4, 8, 32), src_key_padding_mask=padding)
+    finally: torch.backends.mha.set_fastpath_enabled(before)
+    assert {metric.count for metric in seen.metrics.values()} == {20}
+
+
+@pytest.mark.filterwarnings("ignore:The ``compute`` method")
+def test_a_layer_that_never_ran_has_neither_measures_nor_errors():
+    model = nn.ModuleDict(dict(a=nn.Linear(8, 8), b=nn.Linear(8, 8)))
+    model.forward = lambda x: model["a"](x)
+    with watch(model, layers=["a", "b"], mask=None) as seen: model(torch.randn(50, 8))
+    assert seen.compute()["b"] == seen.errors()["b"] == {} and {*seen.errors()["a"]} <= {*seen.compute()["a"]}
+    with pytest.raises(ValueError, match="0 were seen"): seen.metrics["b"].errors()
 
 
 @pytest.mark.parametrize("direct", [False, True])
