@@ -34,9 +34,10 @@ def _answer_on_scores(
     "How many of the papers' claims about scores survive the correction."
     tested, left, gains = _score_tests(claims)
     if not tested: return "These runs test no claim of the papers about task scores."
-    return (f"Of {count(len(tested), 'test')} of what the three papers claim about task scores, "
+    start = "Of" if gains else "Nothing here shows that changing isotropy helps: of"
+    return (f"{start} {count(len(tested), 'test')} of what the three papers claim about task scores, "
             f"{len(left) or 'none'} {_verb(len(left), 'survive')} the correction for multiple testing, and "
-            f"{count(len(gains), 'gain')} in task score {'do' if len(gains) > 1 else 'does'}.")
+            f"{count(len(gains), 'gain')} in task score {'are' if len(gains) > 1 else 'is'} among them.")
 
 # %% ../nbs/58_findings.ipynb #248734df
 def _doses(
@@ -72,8 +73,8 @@ def _answer_on_doses(
             f"{_verb(losses, 'lower')} it")
     placebo = _placebo_losses(claims)
     if not placebo: return f"{text}."
-    return (f"{text}; a placebo, which ignores isotropy, lowers it at {placebo}, so a loss does not show that isotropy "
-            f"is what matters.")
+    return (f"{text}; a placebo, a push in a random direction, lowers it at {placebo}, so a loss alone does not show "
+            f"that isotropy is the cause.")
 
 # %% ../nbs/58_findings.ipynb #c771f706
 def _gains(
@@ -98,7 +99,8 @@ def _answer_on_gain(
     if not found: return "These runs do not test I-STAR's gain."
     ours = ", and by ".join(f"{points(c)} with {encoder}, an interval that {beside_paper(c)}"
                             for encoder, c in found.items())
-    return f"I-STAR with {_strengths(found)}, of the sign that its paper recommends, changes the task score by {ours}."
+    return (f"I-STAR with {_strengths(found)}, of the sign that its paper recommends, changes the mean score over "
+            f"tasks by {ours}.")
 
 # %% ../nbs/58_findings.ipynb #1b9a696e
 def _isolayer(
@@ -117,12 +119,13 @@ def _answer_on_isolayer(
     claims:Sequence[Claim], # the claims of all pages
 )->str:
     "Whether IsoLayer's gain is due to its isotropy loss."
-    joint, alone, apart, _ = _isolayer(claims)
+    joint, alone, apart, plain = _isolayer(claims)
     if apart.word == "not run": return "IsoLayer's control was not run."
     firm = (f"a difference of {points(apart)} that survives the correction" if apart.survives
             else "so nothing shows that the isotropy loss contributes")
-    return (f"On CoLA, adding IsoLayer changes the score by {points(joint)} and the same layer trained without the "
-            f"isotropy loss by {points(alone)}, {firm}.")
+    return (f"On CoLA, IsoLayer changes the score by {points(plain)} against plain fine-tuning on all rows, and by "
+            f"{points(joint)} against its own first stage on fewer rows; without the isotropy loss the same layer "
+            f"changes the latter by {points(alone)}, {firm}.")
 
 # %% ../nbs/58_findings.ipynb #ea693c80
 def _moved(
@@ -218,7 +221,7 @@ def _on_kept_isotropy(
     cost = by[f"placebo, change in score, {place}"]
     if not cost.survives: return ""
     target, task = place.removeprefix("target ").split(", ")
-    return (f" A penalty that pulls IsoScore to {target}, about where it is without a penalty (a change by "
+    return (f" A penalty that pulls IsoScore to {target}, about where it is without a penalty (a change of "
             f"{signed(least.found.effect, '+.3f')}), still changes the score on {task} by {points(cost)}.")
 
 
@@ -309,8 +312,8 @@ def _on_gain(
     papers = table1_gain("base").mean(), luck(12, "base"), luck(24, "I-STAR")
     gain, low, high = (signed(100*x, "+.2f") for x in papers)
     text = (f"In the paper's 27 cells, I-STAR with λ < 0 gains {gain} points over no penalty on average; the best of "
-            f"12 to 24 equally good candidates, if chosen on the rows that are reported, would by luck give at most "
-            f"{low} to {high}. ")
+            f"12 to 24 equally good candidates, if chosen on the rows that are reported, would by luck alone "
+            f"give about {low} to {high}, and less if candidates resemble each other. ")
     text += (f"Here I-STAR with {_strengths(found)} changes the score on the same tasks by {ours}." if found
              else "These runs do not test it.")
     return text + (f" {tested_strength(raised)}, from which the paper expects a loss, changes it by {points(raised)} "
