@@ -319,7 +319,7 @@ def _watching_tokens(
     config = encoders[0].auto_model.config
     before = config.output_hidden_states
     def keep(module, args, features):
-        layers = features.get("all_layer_embeddings")    # stays there: some losses read it too
+        layers = features["all_layer_embeddings"] if before else features.pop("all_layer_embeddings", None)
         if layers is None or "attention_mask" not in features:
             raise ValueError(f"`model` gave no hidden states with a mask, only {', '.join(features)}: "
                              "use on='sentences'")
@@ -364,6 +364,9 @@ class IsotropyLoss(nn.Module):
         if getattr(loss, "uses_gradient_cache", False) or type(loss).__name__.startswith("Cached"):
             raise ValueError(f"`loss` {type(loss).__name__} runs the model again in its backward pass, "
                              "where a penalty cannot follow: use the loss without cache")
+        if any("AdaptiveLayerLoss" in (kind.__name__ for kind in type(part).__mro__) for part in loss.modules()):
+            raise ValueError(f"`loss` {type(loss).__name__} reads the same texts again from earlier layers, which the "
+                             "penalty would count as well: use the loss inside it")
         self.model, self.loss, self.regularizer = model, loss, check_regularizer(regularizer)
         self.lam, self.on = check_strength(lam), on
 

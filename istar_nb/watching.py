@@ -176,7 +176,8 @@ def _with_mask(
     if states.ndim == 2 and len(states) == len(mask): return states, None
     cached = bool(values_of("past_key_values", call.arguments))
     fitting = _fit_mask(mask, states, cached, tokens) if states.ndim == 3 else None
-    if fitting is None: raise ValueError(_unknown_padding(states, name, [mask], wanted))
+    added = mask.is_floating_point() and fitting is not None and not fitting.any()    # 0 everywhere: to attention
+    if fitting is None or added: raise ValueError(_unknown_padding(states, name, [mask], wanted))
     return states, fitting
 
 # %% ../nbs/06_watching.ipynb #12bd7383

@@ -343,6 +343,7 @@ def test_a_mask_that_is_added_to_attention_does_not_mark_tokens(padded_rows):
     last, name = points_of_last(model, [batch | dict(global_attention_mask=everywhere)]), "encoder.layer.1"
     assert seen.metrics[name].count == len(last) == batch["attention_mask"].sum()
     assert_close(seen.compute()[name]["isoscore"], isoscore(last), rtol=1e-4, atol=1e-6)
+    with watch(model), pytest.raises(ValueError, match="padding is not known"): model(input_ids=batch["input_ids"])
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
