@@ -34,7 +34,7 @@ def _answer_on_scores(
     "How many of the papers' claims about scores survive the correction."
     tested, left, gains = _score_tests(claims)
     if not tested: return "These runs test no claim of the papers about task scores."
-    start = "Of" if gains else "Nothing here shows that changing isotropy helps: of"
+    start = "Of" if gains else "No claim that changing isotropy helps is confirmed: of"
     return (f"{start} {count(len(tested), 'test')} of what the three papers claim about task scores, "
             f"{len(left) or 'none'} {_verb(len(left), 'survive')} the correction for multiple testing, and "
             f"{count(len(gains), 'gain')} in task score {'are' if len(gains) > 1 else 'is'} among them.")
@@ -73,8 +73,8 @@ def _answer_on_doses(
             f"{_verb(losses, 'lower')} it")
     placebo = _placebo_losses(claims)
     if not placebo: return f"{text}."
-    return (f"{text}; a placebo, a push in a random direction, lowers it at {placebo}, so a loss alone does not show "
-            f"that isotropy is the cause.")
+    return (f"{text}; a placebo, a random push that does not fade, lowers it at {placebo}, so a loss alone does not "
+            f"show that isotropy is the cause.")
 
 # %% ../nbs/58_findings.ipynb #c771f706
 def _gains(

@@ -9,7 +9,6 @@ __all__ = ['states_of', 'model_states', 'collect_reference', 'ReferenceCallback'
 # %% ../nbs/15_integrations.ipynb #fa93d71e
 import warnings
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -77,6 +76,19 @@ def collect_reference(
     with evaluating(model), same_random_state(): regularizer.collect(seen(batch) for batch in batches)
 
 # %% ../nbs/15_integrations.ipynb #8a344bc5
+def _rows_of_batches(
+    order:Sequence[int], # rows of several datasets, one behind the other
+    ends:Sequence[int],  # where each dataset ends
+    size:int,            # rows in a batch
+)->Iterator[list[int]]:
+    "Rows for batches of one dataset each, whose columns differ, mixed as the rows are."
+    waiting = [[] for _ in ends]
+    for j in order:
+        rows = waiting[bisect_right(ends, j)]
+        rows.append(j)
+        if len(rows) == size: yield rows.copy(); rows.clear()
+    yield from filter(None, waiting)
+
 def _data_batches(
     loader,                       # the Trainer's training data loader
     args,                         # its `TrainingArguments`
@@ -89,9 +101,8 @@ def _data_batches(
                          "use refresh=None and call collect_reference yourself")
     generator = torch.Generator().manual_seed(args.seed*1_000_003 + epoch)
     order = torch.randperm(len(loader.dataset), generator=generator).tolist()[args.process_index::args.world_size]
-    ends, parts = getattr(loader.dataset, "cumulative_sizes", [len(loader.dataset)]), defaultdict(list)
-    for j in order: parts[bisect_right(ends, j)].append(j)    # of several datasets, which differ in their columns
-    for rows in (part[i:i+size] for part in parts.values() for i in range(0, len(part), size)):
+    ends = getattr(loader.dataset, "cumulative_sizes", [len(loader.dataset)])
+    for rows in _rows_of_batches(order, ends, size):
         yield send_to_device(dict(loader.collate_fn([loader.dataset[j] for j in rows])), args.device)
 
 # %% ../nbs/15_integrations.ipynb #fe6ec596
@@ -253,8 +264,9 @@ class IsotropyTrainerMixin(_PenalizedLoss):
 
     def kept_graphs(self)->AbstractContextManager:
         "Compiled code may not give up buffers that a relative strength, which goes through a graph twice, needs again."
-        if not isinstance(self.lam, RelativeStrength): return nullcontext()
-        return torch._functorch.config.patch(donated_buffer=False)
+        from torch._functorch import config
+        twice = isinstance(self.lam, RelativeStrength) and hasattr(config, "donated_buffer")    # from torch 2.6 on
+        return config.patch(donated_buffer=False) if twice else nullcontext()
 
     def log(self, logs:dict[str,float], *args, **kwargs)->None:
         "As the Trainer's, with both parts of the training loss."

@@ -71,6 +71,19 @@ def points_of(
     lengths = kept.sum(1) if x.ndim == 3 else torch.ones_like(index)
     return as_points(x.detach().flatten(0, -2), min_points=0), index, lengths
 
+# %% ../nbs/05_streaming.ipynb #74cb3f75
+def _check_state(
+    metric:"_SummedMetric",           # what takes in the state
+    state:Mapping[str,Tensor|None],   # `sums` and `choice` of another metric; None or missing: not known
+    name:str,                         # of the argument, for errors
+)->None:
+    "Raise for a state with other groups, or of other tokens, than the metric's."
+    sums, choice = state.get("sums"), state.get("choice")
+    if choice is not None and (came := TOKENS[int(choice)]) != metric.tokens:
+        raise ValueError(f"`{name}` counts tokens={came!r}, and this metric {metric.tokens!r}")
+    if sums is not None and len(sums) != len(metric.sums):
+        raise ValueError(f"`{name}` has {len(sums)} groups, and this metric {len(metric.sums)}")
+
 # %% ../nbs/05_streaming.ipynb #e9597ab5
 class _SummedMetric(Metric):
     "Sums of points, in groups, as the one state of a torchmetrics metric."
@@ -96,14 +109,6 @@ class _SummedMetric(Metric):
     @property
     def update_called(self)->bool: return self.count > 0 or super().update_called
 
-    def check_state(self, state:Mapping[str,Tensor|None], name:str)->None:
-        "Raise for a state with other groups, or of other tokens, than this metric's."
-        sums, choice = state.get("sums"), state.get("choice")
-        if choice is not None and (came := TOKENS[int(choice)]) != self.tokens:
-            raise ValueError(f"`{name}` counts tokens={came!r}, and this metric {self.tokens!r}")
-        if sums is not None and len(sums) != len(self.sums):
-            raise ValueError(f"`{name}` has {len(sums)} groups, and this metric {len(self.sums)}")
-
     def make_room(self, d:int)->None:
         "Make room for points of `d` dimensions."
         self.sums = fitted(self.sums.clone() if self.sums.is_inference() else self.sums, d)
@@ -116,7 +121,7 @@ class _SummedMetric(Metric):
         return super()._apply(moved, *args, **kwargs)
 
     def _load_from_state_dict(self, state_dict:Mapping[str,Tensor], prefix:str, *args, **kwargs)->None:
-        self.check_state({k: state_dict.get(f"{prefix}{k}") for k in ("sums", "choice")}, "state_dict")
+        _check_state(self, {k: state_dict.get(f"{prefix}{k}") for k in ("sums", "choice")}, "state_dict")
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self.sums = self.sums.clone().to(self.device)
         self._computed = None    # what torchmetrics keeps of the points that were there before
@@ -159,7 +164,7 @@ class StreamingMetric(_FedMetric):
             came = type(incoming_state).__name__
             raise ValueError(f"`incoming_state` must be a {type(self).__name__} or a dict, not {came}")
         state = incoming_state if isinstance(incoming_state, Mapping) else incoming_state.metric_state
-        self.check_state(state, "incoming_state")
+        _check_state(self, state, "incoming_state")
         other = state["sums"]
         if (d := other.shape[-1] - 1) == 0: return
         self.make_room(d)

@@ -551,6 +551,16 @@ def test_sentence_transformers_accumulation_and_evaluation(tmp_path):
     assert not made.model[0].auto_model.config.output_hidden_states and not made.model[0]._forward_hooks
 
 
+def test_the_states_of_an_encoder_and_a_decoder_are_named():
+    "Their outputs have states of both and none called `hidden_states`."
+    from transformers import T5Config, T5ForConditionalGeneration
+    model = T5ForConditionalGeneration(T5Config(vocab_size=50, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2,
+                                                decoder_start_token_id=0))
+    ids = torch.ones(2, 4, dtype=torch.long)
+    with pytest.raises(ValueError, match="an encoder and a decoder have states of their own"):
+        model_states(model, dict(input_ids=ids, attention_mask=ids, labels=ids))
+
+
 def test_columns_of_other_lengths_are_one_cloud():
     rng = torch.Generator().manual_seed(0)
     parts = [HiddenStates([torch.randn(3, T, 8, generator=rng) for _ in range(3)], torch.arange(T).expand(3, T) < T-1)
