@@ -106,7 +106,7 @@ def comparison_table(
         change = [None if None in (a, b) else signed(b - a, "+.3f") for a, b in pairs]
         rows.append([run_label(r.config), r.score, end["isoscore"], *change])
     rows[0][3:] = [None if v is None else f"{v:.3f}" for v in rows[0][3:]]
-    return ["run", records[0].metric, "IsoScore* ι", *layers], rows
+    return ["run", records[0].metric, "IsoScore ι", *layers], rows
 
 # %% ../nbs/33_reports.ipynb #bffc4809
 def comparison_page(
@@ -245,4 +245,5 @@ def show_comparison(
 )->None:
     "Score, isotropy and change by layer as a terminal table."
     show_table(*comparison_table(records), title,
-               "By layer: ι before training, then the change. emb. is the output of the embeddings.")
+               "IsoScore ι takes the tokens of all layers after the embeddings as one cloud. By layer: ι before "
+               "training, then the change. emb. is the output of the embeddings.")
