@@ -371,14 +371,13 @@ class IsotropyLoss(nn.Module):
         super().__init__()
         if on not in self.watched: raise ValueError(f"`on` must be 'tokens' or 'sentences', not {on!r}")
         if isinstance(lam, RelativeStrength):
-            raise TypeError("`lam` must be a number: this loss knows nothing of updates, "
-                            "which a RelativeStrength counts")
+            raise TypeError("`lam` must be a number: a RelativeStrength counts updates, and this loss sees none")
         if getattr(loss, "uses_gradient_cache", False) or type(loss).__name__.startswith("Cached"):
             raise ValueError(f"`loss` {type(loss).__name__} runs the model again in its backward pass, "
                              "where a penalty cannot follow: use the loss without cache")
         if any("AdaptiveLayerLoss" in (kind.__name__ for kind in type(part).__mro__) for part in loss.modules()):
-            raise ValueError(f"`loss` {type(loss).__name__} reads the same texts again from earlier layers, which the "
-                             "penalty would count as well: use the loss inside it")
+            raise ValueError(f"`loss` {type(loss).__name__} reads the same texts again from earlier layers: use the "
+                             "loss inside it")
         self.model, self.loss, self.regularizer = model, loss, check_regularizer(regularizer)
         self.lam, self.on = check_strength(lam), on
 

@@ -242,9 +242,7 @@ class IsotropyMetrics(StreamingMetric):
     def errors(self)->dict[str,Tensor]: # name -> () float32 for every scalar measure
         "Standard errors by leaving out one group at a time, over all processes; NaN where they are not defined."
         with self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=self.sync_on_compute):
-            sums = self.sums[self.sums[:, 0, 0] > 0]
-            if not len(sums): measures_of(self.sums[0], **self.choices)    # has the better error
-            unbiased = unbiased_of(sums)[1]
+            sums, unbiased = self.sums[self.sums[:, 0, 0] > 0], unbiased_of(self.sums)[1]
         every, enough = list(range(len(sums))), len(sums) > 4
         kept = [[g for g in every if g != left_out] for left_out in every] if enough else [every]
         found = [_defined_measures(sums[groups], self.choices) for groups in kept]

@@ -180,6 +180,7 @@ def unbiased_of(
 )->tuple[Tensor,Tensor]:    # () score, NaN for fewer than 4 groups with points; () standard error, NaN for fewer than 5
     "Unbiased IsoScore, unclipped, and its standard error by deleting one group at a time."
     sums = sums[sums[:, 0, 0] > 0]
+    if not len(sums): raise ValueError("an unbiased score needs n ≥ 2 points, and 0 were seen")
     total, d = merged(sums[:, None])[0], sums.shape[-1] - 1
     scale = covariance_of(total).diagonal().max().sqrt()
     counts, delta = sums[:, 0, 0], (sums[:, 0, 1:] - total[0, 1:])/scale

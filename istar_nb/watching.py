@@ -71,6 +71,21 @@ def _first_states(
     parts = output.values() if isinstance(output, Mapping) else listed
     return next((found for part in parts if (found := _first_states(part)) is not None), None)
 
+# %% ../nbs/06_watching.ipynb #03796284
+def _states_of(
+    output:Any,  # what a layer returned
+    name:str,    # of the layer, for errors
+)->Tensor:       # (n, d) or (B, T, d)
+    "The states in a layer's output; an error for what cannot be measured."
+    states = _first_states(output)
+    if states is not None and states.is_nested:
+        raise ValueError(f"layer {name!r} gives nested tensors, in which padding is left out: call "
+                         "torch.backends.mha.set_fastpath_enabled(False) before")
+    if states is None or states.ndim > 3:
+        came = type(output).__name__ if states is None else tuple(states.shape)
+        raise ValueError(f"layer {name!r} gives {came}, and (n, d) or (B, T, d) states are wanted")
+    return states
+
 # %% ../nbs/06_watching.ipynb #291ba770
 def values_of(
     name:str,    # of an argument
@@ -220,14 +235,8 @@ class _Recorder:
     def record(self, name:str, module:nn.Module, args:tuple, output:Any)->None:
         "Take in what a layer returned."
         if recomputing(): return
-        self.fired, states = True, _first_states(output)
-        if states is not None and states.is_nested:
-            raise ValueError(f"layer {name!r} gives nested tensors, in which padding is left out: call "
-                             "torch.backends.mha.set_fastpath_enabled(False) before")
-        if states is None or states.ndim > 3:
-            came = type(output).__name__ if states is None else tuple(states.shape)
-            raise ValueError(f"layer {name!r} gives {came}, and (n, d) or (B, T, d) states are wanted")
-        states, mask = self.masked(name, states)
+        self.fired = True
+        states, mask = self.masked(name, _states_of(output, name))
         with recording: self.take_in(name, states, counted(states, mask, self.tokens))
 
     def masked(self, name:str, states:Tensor)->tuple[Tensor,Tensor|None]: # states, their mask; None if all count
