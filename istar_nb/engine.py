@@ -10,6 +10,7 @@ __all__ = ['parameter_groups', 'Session', 'check_loss', 'step', 'host_masked', '
 import math
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -30,6 +31,7 @@ from .encoders import forward_with_states
 from .measures import spectrum, sv_anisotropy
 from .modes import evaluating
 from .points import check_finite, host_numbers, peak, scalar_dtype
+from .precision import emulates_bf16
 from .progress import progress_bar
 from .records import RunRecord, environment, save_failed
 from .regularizers import Regularizer
@@ -49,6 +51,9 @@ def _make_accelerator(config, tracker:str|None=None, folder:str|Path="runs/logs"
                               project_dir=None if tracker is None else str(folder))
     if tracker is not None and not accelerator.log_with:
         raise ImportError(f"`tracker` {tracker!r} is not installed: pip install {tracker}")
+    if precision == "bf16" and accelerator.is_main_process and emulates_bf16(accelerator.device):
+        warnings.warn("this processor has no instructions for bfloat16: `precision` 'bf16' is much slower than 'fp32'",
+                      stacklevel=2)
     return accelerator
 
 # %% ../nbs/24_engine.ipynb #6509419d
@@ -233,6 +238,7 @@ def _answers(
 )->str|list[int]:      # a digit a row, or a list where digits are not enough
     "The answers to all rows, as a record keeps them."
     return "".join(map(str, classes)) if count <= 10 else classes
+
 
 
 # %% ../nbs/24_engine.ipynb #09afa864

@@ -1,4 +1,5 @@
 "Training on the labelled data: the spine on CoLA's layout, a regression, a span task."
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -43,6 +44,15 @@ def few_validation_rows(monkeypatch):
         return replace(data, validation=data.validation[:64])
     load = session.load_task
     monkeypatch.setattr(session, "load_task", small)
+
+
+@pytest.mark.parametrize("precision, emulated, said", [("bf16", True, 1), ("bf16", False, 0), ("fp32", True, 0)])
+def test_bf16_says_where_it_is_slow(precision, emulated, said, tmp_path, monkeypatch):
+    monkeypatch.setattr("istar_nb.engine.emulates_bf16", lambda device: emulated)
+    tiny = RunConfig(model="tiny-bert", limit=40, batch_size=20, epochs=1, max_length=16, precision=precision)
+    with warnings.catch_warnings(record=True, action="always") as heard: train(tiny, tmp_path, progress=False)
+    assert [str(w.message) for w in heard].count("this processor has no instructions for bfloat16: `precision` 'bf16' "
+                                                 "is much slower than 'fp32'") == said
 
 
 def test_squad(data_dir, tmp_path, monkeypatch):
