@@ -71,6 +71,7 @@ def _of_one_type(table:"pd.DataFrame")->"pd.DataFrame":
     return table.apply(plain)
 
 
+
 # %% ../nbs/61_cli.ipynb #2f9522f5
 def runs_command(
     root: str = "runs",
@@ -223,12 +224,14 @@ def _config_file(args:list[str])->str|None:
     return parser.parse_known_args(args)[0].config
 
 
+
 # %% ../nbs/61_cli.ipynb #2702b7d2
 def _check_once(args:list[str])->None:
     "An error for an option of several values that comes twice."
     options = Counter(word.partition("=")[0].replace("_", "-") for word in args)
     if twice := [option for option in ("--where", "--seeds", "--selection-seeds", "--layers") if options[option] > 1]:
         raise ValueError(f"{twice[0]} is given twice: give it once, with all its values")
+
 
 
 # %% ../nbs/61_cli.ipynb #9c1eb4e3
@@ -267,6 +270,7 @@ class _Lasting:
         except BrokenPipeError: os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
 
 
+
 # %% ../nbs/61_cli.ipynb #6ecfdc87
 def main(
     args:list[str]|None=None, # what was typed after `istar`; None for the real command line
@@ -285,3 +289,6 @@ def main(
         rest = " Run the same command again to resume from the last checkpoint." if resumes else ""
         print(f"\nistar: stopped.{rest}", file=sys.stderr)
         sys.exit(130)
+
+# %% ../nbs/61_cli.ipynb #4cb63e2e
+if __name__ == "__main__" and globals().get("__spec__"): main()

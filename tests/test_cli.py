@@ -51,6 +51,15 @@ def start(*words, **more)->subprocess.CompletedProcess:
     return subprocess.run([*program, *map(str, words)], capture_output=True, timeout=300, **more)
 
 
+def test_python_can_start_the_command_as_a_module(tmp_path):
+    program = [sys.executable, "-m", "istar_nb.cli"]
+    done = subprocess.run([*program, "tasks", "--no-such-option"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2 and "istar --help" in done.stderr
+    words = "train --model tiny-bert --limit 40 --epochs 1 --no-progress --root".split()
+    done = subprocess.run([*program, *words, tmp_path], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and len(list(iterate_records(tmp_path))) == 1
+
+
 # Texts ---------------------------------------------------------------------------------------------------------------
 
 def fifo(content:bytes, folder:Path)->Path:
