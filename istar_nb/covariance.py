@@ -76,6 +76,8 @@ def check_zeta(
     zeta:float,  # value to check
 )->float:        # the value, if valid, as a float in [0, 1]
     "`zeta`, or an error if it is no shrinkage."
+    if isinstance(zeta, str) or not hasattr(zeta, "__float__"):
+        raise TypeError(f"`zeta` must be a number between 0 and 1, not {zeta!r}")
     zeta = float(zeta)
     if not 0 <= zeta <= 1: raise ValueError(f"`zeta` must be between 0 and 1, not {zeta}")
     return zeta
@@ -103,9 +105,10 @@ def _asymmetry(cov:Tensor)->Tensor: # () largest |Σ_ij - Σ_ji|
 
 
 def _covariance_peak(cov:Tensor, name:str="cov")->float: # largest |entry|
-    "The largest magnitude of a matrix, or an error if it is not finite and symmetric."
-    largest, apart = host_numbers(peak(cov), _asymmetry(cov))
+    "The largest magnitude of a matrix, or an error if it is no covariance: not finite, symmetric and with variances."
+    largest, apart, least = host_numbers(peak(cov), _asymmetry(cov), cov.diagonal().amin())
     if apart > 1e-4*check_finite(largest, name): raise ValueError(f"`{name}` must be symmetric")
+    if least < -1e-4*largest: raise ValueError(f"`{name}` has a variance below zero on its diagonal, {least:.4g}")
     return largest
 
 # %% ../nbs/01_covariance.ipynb #165883fe

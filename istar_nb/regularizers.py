@@ -238,6 +238,13 @@ class _Referenced(_ShrunkScores):
         covs = [(m if group is None else m.all_reduce(group)).covariance() for m in moments]
         self.cov_ref = self.check_reference(torch.stack(covs) if self.per_layer else covs[0])
 
+    def _apply(self, fn, recurse:bool=True)->"_Referenced":
+        "Move as any module does; `half()` and the like leave Σ_S as precise as it is."
+        before = self.cov_ref
+        super()._apply(fn, recurse)
+        if before is not None and self.cov_ref.itemsize < before.itemsize: self.cov_ref = before.to(self.cov_ref.device)
+        return self
+
     def _load_from_state_dict(self, state:dict, prefix:str, *args)->None:
         if self.cov_ref is None and f"{prefix}cov_ref" in state:
             self.cov_ref = torch.empty_like(state[f"{prefix}cov_ref"])

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib.metadata import version
+from types import NoneType
 from typing import NamedTuple
 
 import torch
@@ -124,9 +125,13 @@ def sampled(
 def _check_batch(layers:Sequence[Tensor|None], mask:Tensor, most:int|None)->None:
     "An error if there is no layer, or one that does not fit the mask."
     if not isinstance(mask, Tensor): raise TypeError(f"`mask` must be a torch tensor, not {type(mask).__name__}")
-    there = {l: states for l, states in enumerate(layers) if states is not None}
+    if not isinstance(layers, (Sequence, Tensor, NoneType)):
+        raise TypeError(f"`layers` must be a list or tuple of tensors, not {type(layers).__name__}")
+    there = {l: states for l, states in enumerate(() if layers is None else layers) if states is not None}
     if not there: raise ValueError("`layers` holds no hidden states: call the model with output_hidden_states=True")
     for l, states in there.items():
+        if not isinstance(states, Tensor):
+            raise TypeError(f"`layers[{l}]` must be a torch tensor, not {type(states).__name__}")
         if not states.is_floating_point(): raise TypeError(f"`layers[{l}]` must be floating point, not {states.dtype}")
         if states.ndim != 3 or states.shape[:2] != mask.shape:
             raise ValueError(f"`layers[{l}]` must be (B, T, d) with a (B, T) `mask`, "

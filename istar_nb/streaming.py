@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from .covariance import shrink
+from .covariance import check_covariance, check_zeta, shrink
 from .measures import check_outliers
 from .points import as_points, from_numpy, has_float64
 from .scores import isoscore_from_cov
@@ -196,9 +196,9 @@ class IsoScoreMetric(StreamingMetric):
         **options,                # of `torchmetrics.Metric`
     ):
         super().__init__(d, 1, tokens, **options)
-        if isinstance(cov_ref, np.ndarray): cov_ref = from_numpy(cov_ref, "cov_ref")
-        if cov_ref is not None or zeta: shrink(torch.eye(2) if cov_ref is None else cov_ref, cov_ref, zeta)
-        self.zeta = zeta
+        if cov_ref is not None: cov_ref = check_covariance(cov_ref, name="cov_ref").detach()
+        elif zeta: shrink(torch.eye(2), None, zeta)    # an error: there is nothing to shrink to
+        self.zeta = check_zeta(zeta)
         self.register_buffer("cov_ref", cov_ref)
 
     def compute(self)->Tensor: # () float32 in [0, 1], 1 is isotropic
@@ -229,8 +229,8 @@ class IsotropyMetrics(StreamingMetric):
     ):
         super().__init__(d, groups, tokens, **options)
         check_outliers(n_sigma, by)
-        if any(not isinstance(k, Integral) or k < 1 for k in ks):
-            raise ValueError(f"`ks` must be whole numbers from 1, not {tuple(ks)}")
+        if isinstance(ks, (Integral, str)) or any(not isinstance(k, Integral) or k < 1 for k in ks):
+            raise ValueError(f"`ks` must be a list of whole numbers from 1, not {ks!r}")
         self.choices = dict(ks=tuple(ks), n_sigma=n_sigma, by=by)
 
     def compute(self)->dict[str,Tensor]: # as `measures_of`, with isoscore_unbiased and isoscore_unbiased_se

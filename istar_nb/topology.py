@@ -92,6 +92,7 @@ def _entropy_of(
     count:int=1, # the entropy is divided by ln `count` if that is not 0
 )->Tensor:       # (); differentiable; 0 for fewer than two bars
     "Persistent entropy without checks."
+    if len(bars): bars = bars/bars.detach().amax()    # so that the sum does not overflow
     entropy = torch.special.entr(bars/bars.sum()).sum()
     return entropy/math.log(count) if count > 1 else entropy
 

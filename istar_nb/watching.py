@@ -186,7 +186,7 @@ def _with_mask(
     call = _masked_call([call for call in calls if one(call.masks)])
     if call is None and states.ndim == 2: return states, None
     if call is None: raise ValueError(_unknown_padding(states, name, [m for call in calls for m in call.masks], wanted))
-    mask = call.masks[0]
+    mask = call.masks[0] == 0 if wanted.endswith("key_padding_mask") else call.masks[0]    # which marks padding
     if states.ndim == 2 and len(states) == mask.numel(): states = states.view(*mask.shape, -1)
     if states.ndim == 2 and len(states) == len(mask): return states, None
     cached = bool(values_of("past_key_values", call.arguments))

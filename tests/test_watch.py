@@ -346,6 +346,17 @@ def test_a_mask_that_is_added_to_attention_does_not_mark_tokens(padded_rows):
     with watch(model), pytest.raises(ValueError, match="padding is not known"): model(input_ids=batch["input_ids"])
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+def test_a_mask_of_torchs_own_encoder_marks_padding(dtype):
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2,
+                                    enable_nested_tensor=False)
+    x, padding = torch.randn(3, 5, 8), (torch.arange(5) > 2).expand(3, 5)
+    given = padding if dtype == torch.bool else torch.zeros(3, 5).masked_fill(padding, -torch.inf)
+    with watch(encoder, mask="src_key_padding_mask") as seen: last = encoder(x, src_key_padding_mask=given)
+    assert {metric.count for metric in seen.metrics.values()} == {9}
+    assert_close(seen.compute()["layers.1"]["isoscore"], isoscore(last[~padding].detach()), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_nested_tensors_are_refused_by_the_name_of_their_layer():
     "In eval mode torch's own encoder leaves padding out between its layers."
