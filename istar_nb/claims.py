@@ -77,7 +77,7 @@ def points(
 # %% ../nbs/57_claims.ipynb #c791bc7a
 def beside_paper(
     claim:Claim,  # a claim about scores, with the paper's own effect
-)->str:           # the end of a sentence that begins "an interval that"
+)->str:           # what follows "this interval" or "an interval that"
     "How our interval relates to the paper's effect."
     effect = f"the paper's {'effect' if claim.effect is None else signed(100*claim.effect, '+.2f') + ' points'}"
     return {"inside": f"contains {effect} and not zero", "excluded": f"excludes {effect}",

@@ -14,7 +14,7 @@ from .figures import signed
 from .grids import grid
 from .pretrain_runs import PretrainConfig
 from .tasks import task_title
-from .verdicts import Claim, differences, own, paired_estimate, pairs_of
+from .verdicts import Claim, differences, nan, own, paired_estimate, pairs_of
 
 # %% ../nbs/56_control_claims.ipynb #153b87cc
 def gradient_share(
@@ -126,20 +126,23 @@ def weaker_placebos(
     def pushes(what): return [means.get((what, r.task, r.target)) for r in weaker.itertuples()]
     return weaker.assign(penalty=pushes("isotropy"), full=pushes("placebo")).sort_values("lam", ascending=False)
 
+# %% ../nbs/56_control_claims.ipynb #b524f0cc
 def placebo(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]:
     "Whether pulling IsoScore to a value changes the score, and whether a placebo does too."
     evidence, claims = opened(root), []
     runs = dose_runs(evidence)
+    pushes = runs.groupby(["what", "task", "target"]).push.mean()
     def claim(text, task, target, kind, value, baseline, what):
         unit, at = "IsoScore" if kind == "geometry" else score_unit(task), f"target {target:g}, {task_title(task)}"
         pairs = compared(runs, "what", "none", baseline, value, "target")
         found = paired_estimate(differences(pairs, task=task, target=target, what=what))
         some = _where(runs, task=task, target=target, what=what)
         dead = fallen(some, evidence.collapsed) if baseline == "none" else ""
+        push = pushes.get((what, task, target), nan)/pushes.get(("isotropy", task, target), nan)
         claims.append(Claim(f"placebo, {text}, {at}", own, "placebo", "placebo", f"{text}{dead}, {at}", kind, unit,
-                            found))
+                            found, push=push))
     for task, target in sorted({(r.task, r.target) for r in runs.itertuples() if r.what != "none"}):
         claim("change in score", task, target, "score", "score", "none", "isotropy")
         claim("change in score by the placebo", task, target, "score", "score", "none", "placebo")
@@ -223,7 +226,7 @@ def without_function(
 # %% ../nbs/56_control_claims.ipynb #f01a3a1d
 def masked_training(
     evidence:Evidence,
-):  # pandas DataFrame, a row for every measurement of a pre-training, the first before it; empty where none is recorded
+):  # pandas DataFrame, a row for every measurement of pretraining, the first before it; empty where none is recorded
     "How the geometry of MiniLM changes while it is trained on masked words."
     ids = {c.id for c in grid(*evidence.specs("pretrain-masked"), PretrainConfig)}
     along = evidence.pretrained

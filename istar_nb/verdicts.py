@@ -157,6 +157,7 @@ class Claim:
     effect: float|None = None  # the paper's own effect, in the same unit; None where it prints none
     source: str = ""           # what the paper's effect is taken from, such as "mean of 27 cells"
     reason: str = ""           # what a test would require, without a full stop; "" where it can be tested
+    push: float = nan          # how hard a placebo pushes on average, in units of the push of its penalty
     adjusted: float = nan      # p-value corrected within the family, see `correct`
 
     @property
