@@ -30,12 +30,12 @@ class Traces(NamedTuple):
 
 # %% ../nbs/01_unbiased.ipynb #cf0022e2
 class GroupTotals(NamedTuple):
-    "Sums over groups g of points: B = ΣB_g, M = Σs_g s_gᵀ, S = Σs_g; () each, or one for every left-out group."
+    "Sums over groups g of points: B = ΣB_g, M = Σs_g s_gᵀ, r = Σs_g; () each, or one for every left-out group."
     powers:Tensor              # (4, …) float64 Σ n_g, Σ n_g², Σ n_g³, Σ n_g⁴
     sizes:Tensor               # (2, …) tr B, tr M
     products:Tensor            # (3, …) ‖B‖², tr(BM), ‖M‖²
     within:Tensor              # (5, …) Σ‖B_g‖², Σb_g², Σ s_gᵀB_g s_g, Σ b_g‖s_g‖², Σ‖s_g‖⁴
-    shift:Sequence=(0.,)*6     # (6, …) SᵀS, SᵀBS, SᵀMS, Sᵀ ΣB_g s_g, Sᵀ Σb_g s_g, Sᵀ Σ‖s_g‖² s_g; zeros about the mean
+    shift:Sequence=(0.,)*6     # (6, …) rᵀr, rᵀBr, rᵀMr, rᵀ ΣB_g s_g, rᵀ Σb_g s_g, rᵀ Σ‖s_g‖² s_g; zeros about the mean
 
 # %% ../nbs/01_unbiased.ipynb #80aa3c92
 def traces_of(
@@ -43,10 +43,10 @@ def traces_of(
 )->Traces:
     "The unbiased estimates, over points of distinct groups."
     (n, p2, p3, p4), (b, m2), (BB, BM, MM) = totals.powers, totals.sizes, totals.products
-    (within, b2, h, b_sigma, sigma2), (SS, SBS, SMS, Sv, Su, Sw) = totals.within, totals.shift
+    (within, b2, h, b_sigma, sigma2), (rr, rBr, rMr, rv, ru, rw) = totals.within, totals.shift
     pairs = BB - within, b**2 - b2
-    triples = SBS - 2*Sv - BM + 2*h, b*SS - 2*Su - b*m2 + 2*b_sigma
-    quadruples = SS**2 - 2*m2*SS - 4*SMS + 8*Sw + m2**2 + 2*MM - 6*sigma2
+    triples = rBr - 2*rv - BM + 2*h, b*rr - 2*ru - b*m2 + 2*b_sigma
+    quadruples = rr**2 - 2*m2*rr - 4*rMr + 8*rw + m2**2 + 2*MM - 6*sigma2
     n2, n3 = n**2-p2, n**3-3*n*p2+2*p3
     n4 = n**4-6*n**2*p2+3*p2**2+8*n*p3-6*p4
     return Traces(*(pair/n2 - 2*triple/n3 + quadruples/n4 for pair, triple in zip(pairs, triples)))
@@ -122,6 +122,7 @@ def _numbered(
         sentences = torch.from_numpy(ids.astype("int64"))
     if sentences.is_floating_point(): raise TypeError(f"`sentences` must be integers, not {sentences.dtype}")
     return sentences
+
 
 
 # %% ../nbs/01_unbiased.ipynb #b7b410bc
