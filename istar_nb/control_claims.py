@@ -100,7 +100,7 @@ def mean_push(
     return sum(logged)/len(logged) if logged else float("nan")
 
 # %% ../nbs/56_control_claims.ipynb #ea55cb4d
-dose_run_grids = ("dose", "placebo-weaker")
+dose_run_grids = ("dose", "dose-pairs", "placebo-weaker")
 
 def dose_runs(
     evidence:Evidence,
@@ -246,7 +246,7 @@ def changes_by_start(
     runs,       # pandas DataFrame from `masked_runs`
     value:str,  # column whose changes are taken
 ):              # pandas DataFrame indexed by (target, seed), one column for each start
-    "What a dose changes against no penalty, from both starts of a seed."
+    "What pulling IsoScore to a target changes against no penalty, from both starts of a seed."
     pairs = pairs_of(runs, dict(target=0.), ("task", "start"), ("target",), value)
     table = pairs.pivot_table(index=["target", "seed"], columns="start", values="difference")
     return table.reindex(columns=["contrastive", "masked"])
