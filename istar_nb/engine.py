@@ -251,7 +251,8 @@ def head_answers(
     if task.kind == "span": return {}
     values = torch.stack([value for value, in outputs]).float()
     if task.kind == "regression":
-        return dict(predictions=[round(v, 4) for v in values.flatten().tolist()]) if last else {}
+        kept = [v if task.decimals is None else round(v, task.decimals) for v in values.flatten().tolist()]
+        return dict(predictions=kept) if last else {}
     classes = values.argmax(1)
     said = dict(predictions=_answers(classes.tolist(), len(task.labels))) if last else {}
     return dict(majority_share=classes.bincount().max().item()/len(classes), **said)

@@ -44,6 +44,7 @@ class Task:
     stride:int=0                 # tokens that two neighbouring windows of one long context share (span only)
     description:str=""           # one line for people
     title:str=""                 # name in figures and sentences, such as "CoLA"; empty where `name` serves
+    decimals:int|None=None       # to which labels and predictions are rounded (regression only); None: as they are
 
     def __post_init__(self): _check_task(self)
 
@@ -102,7 +103,7 @@ TASKS = {task.name: task for task in (
           description="Does the sentence answer the question? Wang et al. 2018"),
     _glue("qqp", "classification", ("question1", "question2"), ("not_duplicate", "duplicate"), also=("f1",),
           title="QQP", description="Are two questions put to Quora the same? Wang et al. 2018"),
-    _glue("stsb", "regression", _pair, metric="pearson", also=("spearman",), title="STS-B",
+    _glue("stsb", "regression", _pair, metric="pearson", also=("spearman",), title="STS-B", decimals=4,
           description="How alike in meaning are two sentences, from 0 to 5? Cer et al. 2017"),
     Task("sst5", "classification", ("sentence",), ("very negative", "negative", "neutral", "positive", "very positive"),
          path="sst5", hub=("SetFit/sst5", None), renames=(("text", "sentence"),), title="SST-5",
@@ -127,13 +128,13 @@ def row_label(
     row:dict,  # of a task's rows
     i:int,     # its number, for an error
     task:Task, # with classes or a regression
-)->int|float:  # class index; value with four decimals
+)->int|float:  # class index; value, rounded to the task's `decimals` if it has them
     "The label of a row, checked."
     label = row.get("label")
     if task.kind == "regression":
         if isinstance(label, bool) or not isinstance(label, Real) or not math.isfinite(label):
             raise ValueError(f"row {i}: label is {label!r}, and {task.name} wants a finite number")
-        return round(float(label), 4)
+        return float(label) if task.decimals is None else round(float(label), task.decimals)
     if isinstance(label, bool) or not isinstance(label, Integral) or not 0 <= label < task.num_labels:
         raise ValueError(f"row {i}: label is {label!r}, and {task.name} wants an integer from 0 to "
                          f"{task.num_labels - 1}")
