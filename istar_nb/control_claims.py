@@ -30,12 +30,9 @@ def padding_runs(
 ):  # pandas DataFrame; `tokens` is "none" without a penalty, `cloud` the IsoScore of the points that a penalty saw
     "The runs of the padding grids, with the share of the penalty's gradient that fell on padding."
     grids = ("padding", "padding-pairs")
-    records = {record.id: record for record in evidence.records(*grids)}
+    shares = {record.id: gradient_share(record.steps) for record in evidence.records(*grids)}
     runs = evidence.runs(*grids)
-    # The table already has a column `tokens`, the number of tokens that were measured.
-    tokens = [records[r.id].config["tokens"] if r.method != "none" else "none" for r in runs.itertuples()]
-    shares = [gradient_share(records[run].steps) for run in runs.id]
-    runs = runs.assign(tokens=tokens, gradient_share=shares)
+    runs = runs.assign(tokens=runs.tokens.where(runs.method != "none", "none"), gradient_share=runs.id.map(shares))
     return runs.assign(cloud=runs.padded_isoscore.where(runs.tokens == "all", runs.isoscore))
 
 # %% ../nbs/56_control_claims.ipynb #7d449631

@@ -279,7 +279,7 @@ def load_records(
                     score=record.score, seconds=record.seconds, data_sha256=record.data.get("sha256"),
                     error=record.error)
         last = record.epochs if every_epoch else record.epochs[-1:]
-        rows += [{**head, **epoch} for epoch in last or [{}]]
+        rows += [head | {f"measured_{k}" if k in head else k: v for k, v in epoch.items()} for epoch in last or [{}]]
     return pd.DataFrame(rows)
 
 # %% ../nbs/27_grids.ipynb #6148be4b
