@@ -27,16 +27,16 @@ def check_columns(
 def _check_single(
     rows,           # pandas DataFrame
     keys:list[str], # columns that should tell its rows apart
+    argument:str,   # that can tell them apart
 )->None:
     "An error if several runs share their keys: then it is not clear which one to pair."
+    from istar_nb.runs import defaults
     twice = rows[rows.duplicated(keys, keep=False)]
     if twice.empty: return
-    group = next(g for _, g in twice.groupby(keys, dropna=False))
-    outcome = ("id", "score", "seconds", "status", "error")
-    differ = [c for c in group.columns if group[c].astype(str).nunique() > 1 and c not in outcome]
-    raise ValueError(f"`frame` has {len(group)} runs with {group[keys].to_dict('records')[0]}: "
-                     "add what tells them apart "
-                     f"to `treatment`, such as {', '.join(differ[:4]) or 'nothing (the same run twice)'}")
+    group = next(g for _, g in twice.groupby(keys, dropna=False, sort=False))
+    differ = [c for c in defaults if c in group and group[c].astype(str).nunique() > 1]
+    advice = f"add what tells them apart to `{argument}`: {', '.join(differ)}" if differ else "no option tells them apart"
+    raise ValueError(f"`frame` has {len(group)} runs with {group[keys].to_dict('records')[0]}: {advice}")
 
 # %% ../nbs/30_statistics.ipynb #93846a52
 def sides(
@@ -53,6 +53,11 @@ def sides(
     return rows[keys].assign(**{name: number.where(problem == ""), f"{name}_problem": problem, f"{name}_data": data})
 
 # %% ../nbs/30_statistics.ipynb #221e265b
+def _as_key(cell):
+    "A list as a tuple; anything else as it is."
+    return tuple(cell) if isinstance(cell, list) else cell
+
+# %% ../nbs/30_statistics.ipynb #937bd43b
 def paired_differences(
     frame,                                          # pandas DataFrame from `load_records`, one row a run
     baseline:dict,                                  # column -> value of the runs to compare with: dict(method="none")
@@ -64,11 +69,14 @@ def paired_differences(
     "Differences to the baseline, seed by seed; a pair that is not whole is a row whose `problem` gives the reason."
     by, treatment = list(by), list(treatment)
     check_columns(frame, [*by, *treatment, *baseline, value, unit])
-    is_baseline = np.logical_and.reduce([frame[k] == v for k, v in baseline.items()])
+    frame = frame.assign(**{k: frame[k].map(_as_key) for k in {*by, *treatment, *baseline} if frame[k].dtype == object})
+    is_baseline = np.logical_and.reduce([
+        frame[k].map(lambda cell, v=_as_key(v): cell == v) if isinstance(v, (list, tuple)) else frame[k] == v
+        for k, v in baseline.items()])
     if not is_baseline.any(): raise ValueError(f"`baseline` {baseline} matches no row of `frame`")
     base, others = frame[is_baseline], frame[~is_baseline]
-    _check_single(base, [*by, unit])
-    _check_single(others, [*by, *treatment, unit])
+    _check_single(base, [*by, unit], "baseline")
+    _check_single(others, [*by, *treatment, unit], "treatment")
     table = others[by+treatment].drop_duplicates().merge(frame[[*by, unit]].drop_duplicates(), on=by)
     table = table.merge(sides(others, [*by, *treatment, unit], value, "run"), how="left")
     table = table.merge(sides(base, [*by, unit], value, "baseline"), how="left")
@@ -286,6 +294,7 @@ def summarise(
     check_columns(pairs, [*by, "run", "baseline", "difference", "problem"])
     if pairs.empty: raise ValueError("`pairs` has no rows: nothing was compared")
     table = pd.DataFrame([dict(zip(by, key), **compare(group, confidence, resamples))
-                          for key, group in pairs.groupby(by, dropna=False)])
+                          for key, group in pairs.groupby(by, dropna=False, sort=False)])
+    table = table.sort_values(by, ignore_index=True)    # here, since `groupby` cannot sort tuples
     table.insert(table.columns.get_loc("p")+1, "p_holm", holm(table["p"].astype(float)))
     return table
