@@ -35,7 +35,8 @@ def _check_single(
     if twice.empty: return
     group = next(g for _, g in twice.groupby(keys, dropna=False, sort=False))
     differ = [c for c in defaults if c in group and group[c].astype(str).nunique() > 1]
-    advice = f"add what tells them apart to `{argument}`: {', '.join(differ)}" if differ else "no option tells them apart"
+    advice = "no option tells them apart"
+    if differ: advice = f"add what tells them apart to `{argument}`: {', '.join(differ)}"
     raise ValueError(f"`frame` has {len(group)} runs with {group[keys].to_dict('records')[0]}: {advice}")
 
 # %% ../nbs/30_statistics.ipynb #93846a52
