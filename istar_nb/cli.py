@@ -52,15 +52,40 @@ def _with_value(table:"pd.DataFrame", condition:str)->"pd.Series": # of booleans
 
 # %% ../nbs/61_cli.ipynb #e3761524
 def _runs_table(root:str, every_epoch:bool, against:str|None)->tuple["pd.DataFrame",list[str],str]:
-    "The table of `istar runs`, the columns that are always shown, and the start of the title."
+    "The table of `istar runs`, the columns of results, and the start of the title."
     from istar_nb.grids import compare_stores, load_records
     if against is None:
-        ends = [*(["epoch"] if every_epoch else []), "metric", "score", "isoscore", "seconds"]
-        return load_records(root, every_epoch), ["id", "status", *ends], "{n} rows of " + root
+        ends = ["status", *(["epoch"] if every_epoch else []), "metric", "score", "isoscore", "seconds"]
+        return load_records(root, every_epoch), ends, "{n} rows of " + root
     table = compare_stores(root, against)
     if table.empty: raise ValueError(f"--against {against} has no run in common with {root}")
     ends = ["equal", "in_one_only", "score_difference", "isoscore_difference"]
-    return table, ["id", *ends], "{equal} of {n} runs of both " + f"{root} and {against} are equal"
+    return table, ends, "{equal} of {n} runs of both " + f"{root} and {against} are equal"
+
+# %% ../nbs/61_cli.ipynb #15bfecc2
+_always = ("id", "status", "epoch", "task", "method", "lam", "seed", "metric", "score", "isoscore", "equal",
+           "score_difference", "isoscore_difference")
+
+def _show_runs(
+    table:"pd.DataFrame",  # from `_runs_table`
+    ends:list[str],        # its columns of results
+    title:str,             # over the table
+    caption:str,           # under it
+)->None:
+    "List runs with the options in which they differ."
+    from istar_nb.reports import fitting, show_table
+    from istar_nb.runs import defaults
+    varied = [c for c in defaults if c in table and table[c].map(str).nunique() > 1 or c in ("task", "method")]
+    first = [c for c in ends if c == "status"]
+    columns = ["id", *first, *varied, *(c for c in ends if c not in first)]
+    def cell(name, value):
+        return f"{value:g}" if name in defaults and isinstance(value, float) and value == value else value
+    rows = [list(map(cell, columns, row)) for row in table.reindex(columns=columns).astype(object).values.tolist()]
+    shown = fitting(columns, rows, _always)
+    out = ", ".join(c for i, c in enumerate(columns) if i not in shown)
+    note = f"no room for {out}; --export writes all columns" if out else ""
+    show_table([columns[i] for i in shown], [[row[i] for i in shown] for row in rows], title,
+               "\n".join(filter(None, [note, caption])))
 
 # %% ../nbs/61_cli.ipynb #ab4f5220
 def _of_one_type(table:"pd.DataFrame")->"pd.DataFrame":
@@ -89,24 +114,18 @@ def runs_command(
         export: Write all columns to this file: .csv or .parquet.
         against: Compare with the runs of this store instead: which are equal except for times and environment.
     """
-    from istar_nb.reports import show_table
-    from istar_nb.runs import defaults
     if against is not None and every_epoch: raise ValueError("--every-epoch cannot be combined with --against")
     if export is not None: export = _export_file(export)
     for option, store in (("--root", root), ("--against", against)):
         if store is not None: check_store(option, store)
-    table, columns, title = _runs_table(root, every_epoch, against)
+    table, ends, title = _runs_table(root, every_epoch, against)
     for condition in where if len(table) else (): table = table[_with_value(table, condition)]
     if export is not None:
         export.parent.mkdir(parents=True, exist_ok=True)
         if export.suffix == ".csv": table.to_csv(export, index=False)
         else: _of_one_type(table).to_parquet(export, index=False)
-    varied = [c for c in defaults if c in table and table[c].map(str).nunique() > 1 or c in ("task", "method")]
-    first = 2 if "status" in columns else 1
-    columns = [*columns[:first], *varied, *columns[first:]]
     said = title.format(n=len(table), equal=int(table.equal.sum()) if against is not None else 0)
-    rows = table.reindex(columns=columns).astype(object).values.tolist()
-    show_table(columns, rows, said, f"written to {export}" if export else "")
+    _show_runs(table, ends, said, f"written to {export}" if export else "")
     if "error" in table: say_failures(table.drop_duplicates("id").error)
 
 # %% ../nbs/61_cli.ipynb #5b39f8bb

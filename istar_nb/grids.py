@@ -243,7 +243,7 @@ def terminal()->"Console":
     "The terminal; in a notebook or a file plain text. Brackets and colons are text there, no markup."
     from rich.console import Console
     options = dict(force_jupyter=False, force_terminal=sys.stdout.isatty(), highlight=False, markup=False, emoji=False)
-    return Console(**options, width=max(100, Console(**options).width))
+    return Console(**options, width=None if sys.stdout.isatty() else max(100, Console(**options).width))
 
 # %% ../nbs/27_grids.ipynb #ad9690b0
 def _plan_table(plan:Plan)->"Table":
@@ -252,8 +252,9 @@ def _plan_table(plan:Plan)->"Table":
     from rich.table import Table
     table, groups, todo = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0)), {}, {c.id for c in plan.todo}
     for c in plan.configs: groups.setdefault((c.task, c.model, c.method), []).append(c)
-    for name in ("task", "model", "method"): table.add_column(name)
-    for name in ("runs", "done", "failed", "to do", "time"): table.add_column(name, justify="right")
+    for name in ("task", "model", "method"): table.add_column(name, overflow="fold")
+    for name in ("runs", "done", "failed", "to do"): table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("time", justify="right")
     for group, configs in groups.items():
         counts, left = Counter(plan.status.get(c.id) for c in configs), [c for c in configs if c.id in todo]
         numbers = len(configs), counts["done"], counts["failed"], len(left), plan.estimate(left)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Section', 'show_value', 'comparison_table', 'comparison_page', 'gaps', 'measure_table', 'difference_table',
-           'measure_page', 'show_table', 'show_comparison']
+           'measure_page', 'show_table', 'fitting', 'show_comparison']
 
 # %% ../nbs/33_reports.ipynb #3c45986c
 import math
@@ -222,21 +222,49 @@ def measure_page(
     return _html_page(f"Isotropy of {' and '.join(found)}", sections, lead=source, footer=footer)
 
 # %% ../nbs/33_reports.ipynb #2559c7b9
+def _long_as(head:str, cells:Sequence[str])->int|None: # characters; None for a column of sentences, which may be broken
+    "The width that a column of words and numbers needs."
+    return None if any(" " in cell for cell in cells) else max(map(len, [*head.split(), *cells]), default=None)
+
+# %% ../nbs/33_reports.ipynb #0c88847f
 def show_table(
     columns:list[str],  # heads
     rows:list[list],    # cells
     title:str,          # over the table
     caption:str="",     # under it
 )->None:
-    "A table in the terminal, its first column to the left, the others to the right."
+    "A table in the terminal, its first column to the left, the others to the right; no number is cut."
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
+    console, cells = terminal(), [list(map(show_value, row)) for row in rows]
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=caption or None,
                   caption_justify="left")
-    for i, column in enumerate(columns): table.add_column(column, justify="left" if i == 0 else "right", no_wrap=i == 0)
-    for row in rows: table.add_row(*map(show_value, row))
-    terminal().print(table)
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i == 0 else "right", no_wrap=i == 0, overflow="fold",
+                         min_width=_long_as(column, [row[i] for row in cells]))
+    for row in cells: table.add_row(*row)
+    def least(): return console.measure(table, options=console.options.update(width=10_000)).minimum
+    if console.is_terminal and least() > console.width: table.padding, table.show_edge = 0, False
+    console.width = max(console.width, least())
+    console.print(table, crop=False)
+
+# %% ../nbs/33_reports.ipynb #f1f7572a
+def fitting(
+    columns:Sequence[str],     # heads
+    rows:Sequence[Sequence],   # cells
+    keep:Sequence[str],        # heads of columns that stay
+    width:int|None=None,       # of the terminal; None for that of this one, and no limit where there is none
+)->list[int]:                  # numbers of the columns to show, in their order
+    "The columns that a terminal has room for."
+    console, shown = terminal(), list(range(len(columns)))
+    if width is None and not console.is_terminal: return shown
+    cells = [list(map(show_value, row)) for row in [columns, *rows]]
+    widths = [2 + max(len(row[i]) for row in cells) for i in shown]
+    for i in reversed(range(len(columns))):
+        if sum(widths[j] for j in shown) <= (width or console.width) - 1: break
+        if columns[i] not in keep: shown.remove(i)
+    return shown
 
 # %% ../nbs/33_reports.ipynb #3e66d794
 def show_comparison(

@@ -2,9 +2,11 @@
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,8 @@ from istar_nb import encoders, measuring, session, tasks
 from istar_nb.cli import main
 from istar_nb.encoders import load_encoder
 from istar_nb.isolayer import ClsModel, make_transform
-from istar_nb.records import iterate_records
+from istar_nb.records import RunRecord, iterate_records, save_record
+from istar_nb.runs import RunConfig
 from istar_nb.tasks import TASKS, load_task
 
 SENTENCES = [row["sentence"] for row in load_task("stdlib-docs").train[:3000]]
@@ -375,6 +378,40 @@ def test_an_undefined_score_is_recorded(run, tmp_path):
             and all(epoch["pearson"] is None is epoch["spearman"] for epoch in record.epochs))
     code, said = run("runs", "--where", "task=stsb")
     assert code == 0 and "done" in said and "–" in said
+
+
+@pytest.fixture
+def many_options(tmp_path):
+    "A store of runs that differ in several options."
+    settings = [dict(), dict(lr=5e-6, seed=1), dict(batch_size=8, weight_decay=0.1), dict(warmup=0.25, limit=4000)]
+    for more in settings:
+        config = RunConfig(method="istar", lam=-0.25, model="tiny-bert", max_length=100 + len(more), **more)
+        save_record(RunRecord(asdict(config.complete), config.id, "done", "accuracy", 0.12345, [dict(isoscore=0.54321)]),
+                    tmp_path/"store")
+    return tmp_path/"store"
+
+
+def test_a_pipe_gets_every_option_and_every_digit(many_options, run):
+    code, said = run("runs", "--root", many_options)
+    assert code == 0 and "…" not in said
+    heads, = (line.split() for line in said.splitlines() if line.startswith(" id "))
+    assert set(heads) >= {"lr", "batch_size", "weight_decay", "warmup", "limit", "max_length", "seconds"}
+    assert said.count("0.1235") == said.count("0.5432") == 4 and said.count(" 5e-06 ") == 1
+
+
+@pytest.mark.parametrize("width, there", [(82, set()), (110, {"batch_size", "lr"}), (300, {"seconds"})])
+def test_a_terminal_leaves_out_options_and_no_digits(many_options, run, monkeypatch, width, there):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    for name, value in dict(TERM="xterm", COLUMNS=str(width), NO_COLOR="1").items(): monkeypatch.setenv(name, value)
+    code, said = run("runs", "--root", many_options)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", said).splitlines()
+    heads, = (line.split() for line in lines if line.split()[:1] == ["id"])
+    assert code == 0 and "…" not in said and max(map(len, lines)) <= width
+    assert set(heads) >= {"id", "status", "task", "method", "seed", "metric", "score", "isoscore"} | there
+    assert said.count("0.1235") == said.count("0.5432") == 4
+    out = {"batch_size", "lr", "weight_decay", "warmup", "max_length", "limit", "seconds"} - set(heads)
+    note = " ".join(lines).partition("no room for")[2]
+    assert all(name in note for name in out) and ("--export writes all columns" in note) == bool(out)
 
 
 # Other terminals, another device -------------------------------------------------------------------------------------
