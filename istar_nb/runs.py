@@ -17,7 +17,7 @@ from typing import ClassVar, Literal, Self, get_args, get_origin
 import numpy as np
 
 from .methods import METHODS, owners, penalties
-from .tasks import Task, own_name, own_task
+from .tasks import TASKS, Task, own_name, own_task
 
 # %% ../nbs/22_runs.ipynb #088e843a
 @cache
@@ -121,7 +121,8 @@ class _Rows(Described):
         for name in ("text", "label"):
             if name not in given:
                 raise ValueError(f"`{name}` is missing: name the column of `train` {self.train!r} that holds it")
-        if self.task not in ("stdlib-docs", own_name(self.train)):
+        own_name(self.train)    # an error if it would be the name of a task
+        if self.task in set(TASKS) - {"stdlib-docs"}:
             raise ValueError(f"`task` is {self.task!r} and `train` {self.train!r}: give one of them")
 
 # %% ../nbs/22_runs.ipynb #77b5e632
