@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['measured', 'option_types', 'values_of', 'combinations', 'whole_numbers', 'grid', 'with_seeds', 'duration', 'Plan',
-           'plan', 'terminal', 'show_plan', 'load_records', 'with_columns', 'load_sweep', 'records_of',
+           'plan', 'terminal', 'show_plan', 'with_columns', 'load_records', 'load_sweep', 'records_of',
            'compare_stores']
 
 # %% ../nbs/27_grids.ipynb #6ffc9284
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import numpy as np
 
+from .files import local_folder
 from .records import RunRecord, iterate_records
 from .runs import RunConfig, defaults
 
@@ -266,29 +267,12 @@ def show_plan(plan:Plan)->None:
     "Print a plan."
     terminal().print(plan.summary(), _plan_table(plan), sep="\n")
 
-# %% ../nbs/27_grids.ipynb #b7b5473e
-def load_records(
-    root:str|Path,                 # folder or fsspec URL of the store
-    every_epoch:bool=False,        # one row per run and epoch instead of the last epoch of each run
-    ids:Collection[str]|None=None, # only these runs; the others are not read
-)->"pd.DataFrame":                 # an option added since a record was written has its default there
-    "The records of a store as one table."
-    import pandas as pd
-    rows = []
-    for record in iterate_records(root, ids=ids):
-        head = dict(id=record.id, status=record.status, **defaults | record.config, metric=record.metric,
-                    score=record.score, seconds=record.seconds, data_sha256=record.data.get("sha256"),
-                    error=record.error)
-        last = record.epochs if every_epoch else record.epochs[-1:]
-        rows += [head | {f"measured_{k}" if k in head else k: v for k, v in epoch.items()} for epoch in last or [{}]]
-    return pd.DataFrame(rows)
-
 # %% ../nbs/27_grids.ipynb #6148be4b
 measured = ("id", "status", "metric", "score", "seconds", "data_sha256", "error", "epoch", "isoscore",
             "isoscore_layers", "mean_cosine", "two_nn_layers", "mean_activation", "cls_isoscore",
             "cls_anisotropy_raw", "cls_anisotropy_centred", "cls_explained_variance")
 
-# %% ../nbs/27_grids.ipynb #9098faef
+# %% ../nbs/27_grids.ipynb #0496034d
 def with_columns(
     frame:"pd.DataFrame",
     *columns:str,  # that it must have
@@ -297,7 +281,26 @@ def with_columns(
     wide = frame.reindex(columns=list(dict.fromkeys([*frame.columns, *columns])))
     return wide if len(wide) else wide.astype(object)    # numbers and texts have no type yet
 
+# %% ../nbs/27_grids.ipynb #bd84f39b
+def load_records(
+    root:str|Path,                 # folder or fsspec URL of the store
+    every_epoch:bool=False,        # one row per run and epoch instead of the last epoch of each run
+    ids:Collection[str]|None=None, # only these runs; the others are not read
+)->"pd.DataFrame":                 # an option added since a record was written has its default there
+    "The records of a store as one table."
+    import pandas as pd
+    if ids is None and (folder := local_folder(root)) is not None and not folder.is_dir():
+        raise ValueError(f"`root` {str(root)!r} is no folder: the one to which `train` or `sweep` wrote is wanted")
+    rows = []
+    for record in iterate_records(root, ids=ids):
+        head = dict(id=record.id, status=record.status, **defaults | record.config, metric=record.metric,
+                    score=record.score, seconds=record.seconds, data_sha256=record.data.get("sha256"),
+                    error=record.error)
+        last = record.epochs if every_epoch else record.epochs[-1:]
+        rows += [head | {f"measured_{k}" if k in head else k: v for k, v in epoch.items()} for epoch in last or [{}]]
+    return with_columns(pd.DataFrame(rows), "id", "status", *defaults, *measured)
 
+# %% ../nbs/27_grids.ipynb #9098faef
 def load_sweep(
     *specs:str|Path|Mapping|Sequence, # grids, as YAML files or in Python; see `grid`
     root:str|Path="runs",             # folder or fsspec URL of the store
@@ -305,7 +308,7 @@ def load_sweep(
 )->"pd.DataFrame":                    # as `load_records` gives it, in the order of the grids, a run of two grids once
     "The records of some grids' runs, and of no others."
     order = {run: i for i, run in enumerate(dict.fromkeys(c.id for spec in specs for c in grid(spec)))}
-    frame = with_columns(load_records(root, every_epoch, order), *defaults, *measured)
+    frame = load_records(root, every_epoch, order)
     return frame.sort_values("id", key=lambda column: column.map(order), kind="stable", ignore_index=True)
 
 # %% ../nbs/27_grids.ipynb #ed440925
