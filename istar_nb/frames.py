@@ -11,9 +11,10 @@ import csv
 import math
 import os
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from lzma import LZMAError
 from numbers import Integral, Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -124,14 +125,16 @@ def frame_rows(
     "The rows of a table in memory."
     reads = dict(to_dicts=(), to_list=(), to_pylist=(), to_dict=("records",))    # polars, `datasets`, Arrow, pandas
     method = next((method for method in reads if hasattr(frame, method)), None)
-    rows = list(frame) if method is None else getattr(frame, method)(*reads[method])
+    if method is None: rows = list(frame) if isinstance(frame, Iterable) else [frame]
+    else: rows = getattr(frame, method)(*reads[method])
     if isinstance(frame, Mapping) or not all(isinstance(row, Mapping) for row in rows):
         raise TypeError(f"`{name}` must be a DataFrame, a Dataset or a list of rows as dictionaries, "
                         f"not {type(frame).__name__}")
     return _named(rows, getattr(frame, "features", None))
 
-
 # %% ../nbs/18_frames.ipynb #c77e560d
+_said_by = dict(EOFError="it ends too early", StopIteration="it is empty", EmptyDataError="it is empty")
+
 def read_splits(
     path:Path, # a table, or a folder of tables
 )->dict[str,list[dict]]: # split -> rows; a single file is "train"
@@ -145,9 +148,11 @@ def read_splits(
             found = _load(path, cache)
             splits = found if isinstance(found, dict) else dict(train=found)
             return {name: frame_rows(split, name) for name, split in splits.items()}
-    except (DatasetGenerationError, DatasetNotFoundError, OSError, ValueError) as e:
-        why = str(e.__cause__ or e).strip().splitlines() or [type(e).__name__]
-        raise ValueError(f"{path} cannot be read as a table: {why[0]}") from e
+    except (DatasetGenerationError, DatasetNotFoundError, OSError, ValueError, EOFError, StopIteration, zlib.error,
+            LZMAError) as e:
+        cause = e.__cause__ or e
+        why = _said_by.get(type(cause).__name__) or (str(cause).strip() or type(cause).__name__).splitlines()[0]
+        raise ValueError(f"{path} cannot be read as a table: {why}") from e
 
 # %% ../nbs/18_frames.ipynb #c1344a0a
 def _plain(value:Any)->Any: # None for a missing value
@@ -182,11 +187,11 @@ def stratified_split(
 )->tuple[list[int],list[int]]: # row numbers, ascending; every class of two rows or more is in both
     "Rows in two parts, with the same share of every class."
     if not 0 < share < 1: raise ValueError(f"`share` must be greater than 0 and less than 1, not {share}")
-    draw, second = np.random.default_rng(seed), set()
-    for group, size in sorted(Counter(groups).items(), key=lambda item: str(item[0])):
-        members = [i for i, other in enumerate(groups) if other == group]
-        count = min(max(1, round(share*size)), size - 1)
-        second |= {members[i] for i in draw.permutation(size)[:count]}
+    draw, second, members = np.random.default_rng(seed), set(), {}
+    for i, group in enumerate(groups): members.setdefault(group, []).append(i)
+    for _, mine in sorted(members.items(), key=lambda item: str(item[0])):
+        count = min(max(1, round(share*len(mine))), len(mine) - 1)
+        second |= {mine[i] for i in draw.permutation(len(mine))[:count]}
     return [i for i in range(len(groups)) if i not in second], sorted(second)
 
 # %% ../nbs/18_frames.ipynb #32189671
@@ -210,6 +215,7 @@ def _check_gaps(labels:list, where:str)->None:
     except (ValueError, TypeError): return    # `label_kind` names what labels cannot be
     if not gaps or not numbers: return
     raise ValueError(f"{where} is {labels[gaps[0]]!r} in row {gaps[0]} (counted from 0), and the others are numbers")
+
 
 
 # %% ../nbs/18_frames.ipynb #d2f7f6e5

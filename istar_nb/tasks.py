@@ -60,6 +60,9 @@ class Task:
         name:str="frame",      # of the task
     )->"Task":
         "A task of your own rows; what is found out about them is its `description`."
+        for argument, column in dict(text=text, label=label, text2=text2).items():
+            if not isinstance(column, str) and not (argument == "text2" and column is None):
+                raise TypeError(f"`{argument}` must be the name of a column, not {column!r}")
         texts = (text,) if text2 is None else (text, text2)
         def read(table, name): return own_rows(frame_rows(table, name), texts, label, f"`{name}`")
         held = None if validation is None else read(validation, "validation")
@@ -249,6 +252,17 @@ def _said(kind:str, label:str, names:tuple[str,...])->str:
     return f"{kind} of {label!r}" + (f" ({some})" if names else "")
 
 # %% ../nbs/20_tasks.ipynb #5c8f2775
+def _too_few(
+    rows:list[dict],      # of both parts
+    names:tuple[str,...], # of their classes; empty for measured values
+    label:str,            # column of the labels
+)->str:
+    "Why rows leave too few for validation."
+    why = f"{len(rows):,} rows leave too few for validation"
+    if len(names) <= len(rows)/2: return why
+    return f"{why}: nearly every row has a class of its own in column {label!r}, and classes that rows share are wanted"
+
+# %% ../nbs/20_tasks.ipynb #926af40a
 def _own_task(name:str, train:list[dict], validation:list[dict]|None, texts:tuple[str,...], label:str, hold_out:float,
               seed:int)->Task:
     "A task of checked rows."
@@ -260,8 +274,7 @@ def _own_task(name:str, train:list[dict], validation:list[dict]|None, texts:tupl
         train, validation = [train[i] for i in kept], [train[i] for i in out]
         held = f" ({hold_out:.0%}{' of every class' if kind == 'classification' else ''}, drawn with seed {seed})"
     names = class_names(train, validation) if kind == "classification" else ()
-    if len(validation) < 2:
-        raise ValueError(f"{name}: {len(train) + len(validation)} rows leave too few for validation")
+    if len(validation) < 2: raise ValueError(f"{name}: {_too_few([*train, *validation], names, label)}")
     rows = dict(train=number_labels(train, names), validation=number_labels(validation, names))
     metric, also = ("accuracy", ("matthews",)) if names else ("pearson", ("spearman",))
     said = f"{_said(kind, label, names)}, {len(train):,} training rows, {len(validation):,} validation rows{held}"

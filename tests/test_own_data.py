@@ -167,6 +167,23 @@ def test_a_mistake_costs_a_message(wrong, monkeypatch, capsys, words, said):
     assert said in out.err and "Traceback" not in out.err and not (wrong/"runs").exists()
 
 
+@pytest.mark.parametrize("ending", ["csv.gz", "csv.xz", "csv.bz2", "jsonl.gz", "tsv.gz", "parquet"])
+def test_a_file_that_is_damaged_or_empty_is_named(tmp_path, capsys, ending):
+    table, path = frame(400), tmp_path/f"films.{ending}"
+    if ending == "parquet": table.to_parquet(path)
+    elif "json" in ending: table.to_json(path, orient="records", lines=True)
+    else: table.to_csv(path, index=False, sep="\t" if "tsv" in ending else ",")
+    whole = path.read_bytes()
+    middle = len(whole)//2
+    for damaged in (whole[:middle], whole[:middle] + b"\xff\x00"*200 + whole[middle + 400:], b""):
+        path.write_bytes(damaged)
+        for words in (["train", "--train", path, "--text", "review", "--label", "sentiment", *small],
+                      ["measure", "--text", path, "--column", "review", "--model", "tiny-bert", "--no-progress"]):
+            assert istar(*words) == 2
+            said = capsys.readouterr().err
+            assert f"{path} cannot be read as a table: " in said and "Traceback" not in said
+
+
 def test_measuring_a_column_with_the_last_token_and_a_comparison(tmp_path, capsys):
     path = write(tmp_path, "csv")
     assert istar("measure", "--text", path, "--column", "review", "--model", "tiny-gpt2", "--compare", "tiny-bert",
