@@ -57,8 +57,13 @@ def _read_cells(path:Path)->"pd.DataFrame":
     import pandas as pd
     end = file_format(path)
     plain = dict(quoting=csv.QUOTE_NONE) if end == ".tsv" and not _is_quoted(path) else {}
-    frame = pd.read_csv(path, sep=_separators[end], low_memory=False, **_cells, **plain)
+    options = dict(sep=_separators[end], low_memory=False, **_cells, **plain)
+    frame = pd.read_csv(path, **options)
     if not isinstance(frame.index, pd.RangeIndex): raise ValueError("its rows have more cells than its header")
+    whole = [i for i, kind in enumerate(frame.dtypes) if pd.api.types.is_integer_dtype(kind)]
+    if whole and path.is_file():    # a pipe cannot be read again
+        for name, cells in pd.read_csv(path, usecols=whole, dtype=str, **options).items():
+            if cells.str.fullmatch(r"\s*[-+]?0\d+\s*").any(): frame[name] = cells
     return frame.astype(object).where(frame.notna(), None)
 
 # %% ../nbs/18_frames.ipynb #007e3296
