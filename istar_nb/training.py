@@ -28,6 +28,7 @@ from torch import Tensor
 from .checkpoints import load_checkpoint, save_checkpoint
 from .controls import ramp
 from .covariance import Moments
+from .encoders import quiet
 from .engine import (Evaluation, add_points, check_loss, defined, head_answers, head_scores, machine, merged,
                              read_states, recording_failure, rounded, step)
 from .files import absolute, check_writable, folder_beside, local_folder, local_path, run_lock
@@ -300,7 +301,7 @@ def carry_through(session:Session, root:str|Path, folder:Path, checkpoint_every:
         for one in session.accelerator.trackers: one.finish()    # `end_training` would also end the process group
     if session.rank == 0:
         if save_model is not None:
-            with _written("the model", save_model):
+            with _written("the model", save_model), quiet():
                 for part in (session.bare, session.tokenizer): part.save_pretrained(local_path(save_model))
         with _written("the record", root): record = keep_record(record, root)
         shutil.rmtree(folder, ignore_errors=True)
