@@ -263,7 +263,6 @@ def fit_tokenizer(
     if tables and (padding := getattr(tables[0], "padding_idx", None)) is not None: places -= padding + 1
     if places > 0: tokenizer.model_max_length = min(tokenizer.model_max_length, places)
 
-
 # %% ../nbs/21_encoders.ipynb #78536a54
 def load_encoder(
     name:str|Path,              # an alias, a local folder, a hub id, or "scratch:" and the id of a pre-training
@@ -290,6 +289,8 @@ def forward_with_states(
     layers:int|Iterable[int]|str|None="all", # to keep states of; see `choose_layers`
 )->tuple:                   # (the model's output, its `HiddenStates`)
     "One forward pass, with the states of every layer or of the chosen ones."
+    if "attention_mask" not in batch:
+        raise ValueError(f"`batch` has {', '.join(batch) or 'nothing'}, and attention_mask is wanted as well")
     config = getattr(model, "module", model).config
     named = {} if getattr(config, "return_dict", True) else dict(return_dict=True)    # and not a tuple
     out = model(**batch, **named, output_hidden_states=asked_for(layers, model))
@@ -307,7 +308,7 @@ def hidden_states(
     layers:int|Iterable[int]|str|None="all", # to keep states of; see `choose_layers`
 )->HiddenStates:            # L+1 layers of (B, T, d), in the order of the batch
     "The states of the layers for one batch; padding before a text does not move its tokens to later positions."
-    mask = batch["attention_mask"]
+    if (mask := batch.get("attention_mask")) is None: return forward_with_states(model, batch, layers)[1]
     before, places = mask.bool().int().argmax(1, keepdim=True), torch.arange(mask.shape[1], device=mask.device)
     if not before.any(): return forward_with_states(model, batch, layers)[1]
     there, back = ((places + shift) % len(places) for shift in (before, -before))

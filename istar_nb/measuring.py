@@ -216,8 +216,7 @@ def _spooled(texts:Texts)->Callable[[],Texts]: # starts reading them from the st
 def _line_source(text:Path, limit:int|None, again:bool)->Callable[[],Texts]:
     "A function that starts reading a file or pipe; an error if there is no text in it."
     texts = islice(_lines_of(text), limit)
-    first = next(texts, None)
-    if first is None: raise ValueError(f"--text {text} has no text")
+    if (first := next(texts, None)) is None: raise ValueError(f"--text {text} has no text")
     if text.is_file(): return lambda: islice(_lines_of(text), limit)
     texts = chain([first], texts)    # what was read of a pipe does not come again
     return _spooled(texts) if again else lambda: texts
@@ -257,8 +256,7 @@ def text_source(
         unnamed = "the standard input" if str(text) == "-" else "a pipe" if text.parent.name == "fd" else None
         # what a shell makes of <(...) is only a number
         name, path = unnamed or _readable(text.name), local_path(text)
-        columned = _column_source(path, column, limit)
-        if columned is not None: return columned, f"{column} of {name}"
+        if (columned := _column_source(path, column, limit)) is not None: return columned, f"{column} of {name}"
         return _line_source(path, limit, again), name
     from istar_nb.tasks import load_task
     data = load_task(task, data_dir, hub)
@@ -355,7 +353,8 @@ def _point_columns(
 # %% ../nbs/32_measuring.ipynb #d670c44b
 def _parquet_parts(path:Path, rows:int)->Iterator[Tensor]:
     import pyarrow.parquet as parquet
-    file = parquet.ParquetFile(path)
+    try: file = parquet.ParquetFile(path)
+    except (ValueError, OSError) as e: raise ValueError(f"`path` {path} is no Parquet file: {e}") from e
     names, lists = _point_columns(path, file.schema_arrow)
     for batch in file.iter_batches(rows, columns=names):
         columns = [c.to_numpy(zero_copy_only=False) for c in batch.columns]

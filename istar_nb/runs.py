@@ -46,7 +46,8 @@ def check_type(name:str, value, wanted)->None:
         return
     if choices and not set(kinds) - {NoneType}:
         raise ValueError(f"`{name}` must be one of {', '.join(map(repr, choices))}, not {value!r}")
-    names = [(get_origin(k) or k).__name__ for k in kinds if k is not NoneType] + [repr(c) for c in choices]
+    origins = [get_origin(k) or k for k in kinds if k is not NoneType]
+    names = ["a list of whole numbers" if k is tuple else k.__name__ for k in origins] + [repr(c) for c in choices]
     raise TypeError(f"`{name}` must be {' or '.join(names)}, not {value!r}")
 
 # %% ../nbs/22_runs.ipynb #a779cbeb
@@ -60,6 +61,8 @@ class Described:
         for f in fields(self):
             value = getattr(self, f.name)
             if isinstance(value, np.generic): object.__setattr__(self, f.name, value := value.item())
+            if isinstance(value, list) and any(get_origin(kind) is tuple for kind in allowed(f.type)[1]):
+                object.__setattr__(self, f.name, value := tuple(value))
             check_type(f.name, value, f.type)
             if type(value) is int and float in (f.type, *get_args(f.type)):    # 1 and 1.0 are one run
                 object.__setattr__(self, f.name, float(value))
@@ -231,6 +234,7 @@ def _check_ranges(c:RunConfig)->None:
         value = getattr(c, name)
         if value != "auto" and not 0 <= value <= 1: raise ValueError(f"`{name}` must be between 0 and 1, not {value}")
     if c.seed >= 2**32: raise ValueError(f"`seed` must be less than 2³², not {c.seed}")
+    if c.temperature > 20: raise ValueError(f"`temperature` must be at most 20, not {c.temperature}")
     if not 0 <= c.hold_out < 1: raise ValueError(f"`hold_out` must be at least 0 and less than 1, not {c.hold_out}")
     for name in ("target", "start_isoscore"):
         if (value := getattr(c, name)) is not None and not 0 < value < 1:

@@ -270,7 +270,8 @@ def test_impossible_numbers_are_refused_first(words, run, no_work):
 @pytest.mark.parametrize("place", ["file/below", "file", "/proc/nobody/here", "/dev/null/x", "link/x"])
 @pytest.mark.parametrize("words",
                          ["measure --task cola --out", "demo --out", "train --save-model",
-                          "runs --root store --export", "sweep grid.yaml --root"])
+                          "runs --root store --export", "sweep grid.yaml --root", "sweep grid.yaml --checkpoints",
+                          "train --root", "train --checkpoints", "pretrain grid.yaml --root"])
 def test_places_that_cannot_be_written_are_refused_first(words, place, run, no_work):
     Path("file").write_text("", encoding="utf-8")
     Path("link").symlink_to("nowhere")
@@ -386,8 +387,9 @@ def many_options(tmp_path):
     settings = [dict(), dict(lr=5e-6, seed=1), dict(batch_size=8, weight_decay=0.1), dict(warmup=0.25, limit=4000)]
     for more in settings:
         config = RunConfig(method="istar", lam=-0.25, model="tiny-bert", max_length=100 + len(more), **more)
-        save_record(RunRecord(asdict(config.complete), config.id, "done", "accuracy", 0.12345, [dict(isoscore=0.54321)]),
-                    tmp_path/"store")
+        epochs = [dict(isoscore=0.54321)]
+        record = RunRecord(asdict(config.complete), config.id, "done", "accuracy", 0.12345, epochs)
+        save_record(record, tmp_path/"store")
     return tmp_path/"store"
 
 
