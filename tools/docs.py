@@ -5,207 +5,159 @@ missing picture stops it. `python tools/docs.py readme` writes README.md and its
 """
 import logging
 import os
-import posixpath
 import re
 import sys
 import time
-from collections import Counter
-from configparser import ConfigParser
+from fnmatch import filter as matching
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from posixpath import dirname, join, normpath
+from shutil import copytree, ignore_patterns
 from tempfile import TemporaryDirectory
+
+os.environ["NO_MKDOCS_2_WARNING"] = "1"
+from fastcore.foundation import read_config_file
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
+from mkdocs.exceptions import Abort, ConfigurationError
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import docs_api
-from docs_pages import page, readme
+import docs_pages
 
-# what they are on the site
-FOLDERS = {"nbs": "explanation", "nbs/experiments": "evidence", "nbs/howto": "howto", "docs": "", "": ""}
-DECADES = ["Measuring", "Regularizers", "Training", "Statistics and reports", "In notebooks", "How claims are judged",
-           "Command line and names"]
-FIRST = ["index", "start", "gallery", "troubleshooting", "cite", "changelog", "contributing"]
+FOLDERS = {r"nbs/(?=\d)": "explanation/", "nbs/experiments/": "evidence/", "nbs/|docs/": "",
+           r"\w+/(?=\w+\.py)": "reference/"}
 WORDS = {"train", "test", "main"}      # of ordinary prose: linked as `train()` only
-CODE = r"^```.*?^```[ \t]*$"
+PROSE = re.compile(r"""
+    ^```.*?^```[ \t]*$ | <pre.*?</pre> | ^\#[^\n]*$     # in code, outputs and headings nothing; elsewhere
+  | `(?P<name>[\w.]+(\(\))?)`(?![^\[\]\n]*\]\()         # a name that is not the text of a link,
+  | `[^`\n]+`                                           # nothing in other code,
+  | (?<=\]\()(?P<target>[^)\s]+)                        # and where a link leads
+""", re.MULTILINE | re.DOTALL | re.VERBOSE)
+
+
+def relink(text, link, find=lambda name: None):
+    "Markdown with the targets of links made `link(target)`, and with a link on each name that `find(name)` has."
+    def change(match):
+        if match["target"]: return link(match["target"])
+        return f"[{match[0]}]({to})" if match["name"] and (to := find(match["name"])) else match[0]
+    return PROSE.sub(change, text)
 
 
 def place(file):
     "The site's Markdown file for a file of the repository: the folder is the kind of page; leading numbers only order."
-    folder, name = posixpath.split(file)
-    if file in ("nbs/index.ipynb", "nbs/start.ipynb", "nbs/gallery.ipynb"): folder = ""
-    return posixpath.join(FOLDERS.get(folder, folder.removeprefix("docs/")),
-                          re.sub(r"^\d+_", "", name.lower()).rpartition(".")[0] + ".md")
+    for pattern, folder in FOLDERS.items(): file = re.sub(f"^({pattern})", folder, file)
+    return re.sub(r"\.\w+$", ".md", re.sub(r"(^|/)\d+_", r"\1", file.lower()))
 
 
-def slug(text): return re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", text)).strip("-").lower()
-
-
-def outside(pattern, change, text):
-    "`text` with `change` made everywhere but in what `pattern` finds."
-    pieces = re.split(f"({pattern})", text, flags=re.M | re.S)
-    return "".join(piece if i % 2 else change(piece) for i, piece in enumerate(pieces))
-
-
-def relink(text, link):
-    "Rewrite the targets of links outside code."
-    return outside(CODE + r"|`[^`\n]+`", partial(re.sub, r"(?<=\]\()[^)\s]+", lambda m: link(m[0])), text)
+def write(path, data):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
 
 
 class Site:
-    "All Markdown of the site, written into `folder`."
+    "All Markdown of the site, written into `folder`; its links are absolute, and mkdocs makes them relative."
     def __init__(self, root, folder):
-        self.root, self.folder, parser = root, folder, ConfigParser(delimiters=["="])
-        parser.read(root/"settings.ini", encoding="utf-8")
-        self.settings = parser["DEFAULT"]
+        self.root, self.folder = root, folder
+        self.settings = read_config_file(root/"settings.ini", delimiters=["="])
         self.package = self.settings["lib_path"]
-        self.modules = {path.stem: docs_api.Module(path) for path in sorted((root/self.package).glob("[!_]*.py"))}
-        found = [*(root/"nbs").rglob("*.ipynb"), *(root/"docs").rglob("*.md"),
-                 *(root/"docs"/"explore").glob("index.html"), *root.glob("C*.md")]
-        files = sorted(path.relative_to(root).as_posix() for path in found)
-        self.places = {file: place(file) for file in files if not re.search(r"/[._]", file)}
-        self.exports = {file: self.exported(file) for file in self.places if re.match(r"nbs/\d", file)}
+        patterns = "nbs/**/*.ipynb", "docs/**/*.md", "docs/explore/index.html", "C*.md", f"{self.package}/[!_]*.py"
+        found = [path.relative_to(root).as_posix() for pattern in patterns for path in sorted(root.glob(pattern))]
+        self.places = ({f"{self.package}/__init__.py": "reference/index.md"}
+                       | {file: place(file) for file in found if not re.search(r"/[._]", file)})
+        self.modules = {file: docs_api.Module(root/file) for file in found if file.endswith(".py")}
         self.names = self.find_names()
-        for file, here in self.places.items():
-            self.add_explorers(here) if file.endswith(".html") else self.add_page(file, here)
-        self.add_reference()
-        for path in (root/"docs").rglob("*.*"):
-            part = path.relative_to(root/"docs")
-            if path.suffix not in (".md", ".yml") and part.parts[0] not in ("images", "overrides", "explore"):
-                self.write(part.as_posix(), path.read_bytes())
-
-    def write(self, name, data):
-        (self.folder/name).parent.mkdir(parents=True, exist_ok=True)
-        (self.folder/name).write_bytes(data.encode() if isinstance(data, str) else data)
-
-    def exported(self, file):
-        "The name of the module that a notebook exports, if it does."
-        found = re.search(r"#\| default_exp (\w+)", (self.root/file).read_text(encoding="utf-8"))
-        return found[1] if found and found[1] in self.modules else ""
-
-    # -- links
+        for file in self.places: self.add(file)
+        copytree(root/"docs", folder, dirs_exist_ok=True,
+                 ignore=ignore_patterns("*.md", "*.yml", "images", "overrides", "explore"))
 
     def find_names(self):
         "Where a backticked name leads: the entry of the only definition of that name, or a notebook or module."
-        entries = [(name, f"reference/{module.name}.md#{name}") for module in self.modules.values()
-                   for name, _ in module.public]
-        once = Counter(name for name, _ in entries)
-        return ({name: to for name, to in entries if once[name] == 1}
-                | {Path(file).stem: self.places[file] for file in self.exports}
-                | {f"{self.package}.{name}": f"reference/{name}.md" for name in self.modules})
+        names = {}
+        for file, module in self.modules.items():
+            for name, _ in module.public: names[name] = None if name in names else f"/{self.places[file]}#{name}"
+            names |= {f"{self.package}.{module.name}": f"/{self.places[file]}",
+                      Path(module.notebook).stem: f"/{self.places[module.notebook]}"}
+        return names
 
-    def find(self, name, here):
-        "The link from page `here` to what has the name; None for a name that is unknown or a word of prose."
-        to = self.names.get(name) or self.names.get(name.removesuffix("()").removeprefix(f"{self.package}."))
-        return posixpath.relpath(to, posixpath.dirname(here)) if to and name not in WORDS else None
+    def find(self, name):
+        "The link to what has the name; None for a name that is unknown or a word of prose."
+        if name in WORDS: return None
+        return self.names.get(name) or self.names.get(name.removesuffix("()").removeprefix(f"{self.package}."))
 
-    def link_names(self, text, here):
-        "Link the names of prose: backticked, outside fences, headings, links and outputs."
-        def linked(match): return f"[{match[0]}]({to})" if (to := self.find(match[1], here)) else match[0]
-        change = partial(re.sub, r"(?<!`)`([\w.]+(?:\(\))?)`(?!`)", linked)
-        return outside(CODE + r"|^#[^\n]*$|\[[^\]\n]*\]\([^)\n]*\)|<pre.*?</pre>", change, text)
+    def link(self, target, file):
+        "Where a link in the repository's `file` leads: to a page of the site, or to a file of the repository."
+        path, mark, anchor = target.partition("#")
+        if anchor not in self.names: anchor = anchor.lower()    # JupyterLab's have the case of the heading
+        if not path: return f"#{anchor}"
+        found = normpath(join(dirname(file), path))
+        if found in self.places: return f"/{self.places[found]}{mark}{anchor}"
+        if not Path(f"{self.root}/{found}").exists(): return target
+        return f'{self.settings["git_url"]}/blob/{self.settings["branch"]}/{found}'
 
-    def to_file(self, target, file, here):
-        "Where a link in the repository's `file` leads on its page `here`: a page of the site, or the repository's own."
-        path, _, anchor = target.partition("#")
-        found = posixpath.normpath(posixpath.join(posixpath.dirname(file), path)) if path else file
-        if found in self.places:
-            to = posixpath.relpath(self.places[found], posixpath.dirname(here)) if path else ""
-            return to + (anchor and "#" + (anchor if anchor in self.names else slug(anchor)))
-        elsewhere = path and not found.startswith("docs/") and (self.root/found).exists()
-        return f'{self.settings["git_url"]}/blob/{self.settings["branch"]}/{found}' if elsewhere else target
+    def add(self, file):
+        "The page of a file of the repository."
+        if file.endswith(".ipynb"): text = self.notebook(file)
+        elif file.endswith(".html"): text = self.explorers()
+        elif file in self.modules: text = docs_api.page(self.modules[file], self.package, self.find)
+        elif file.endswith(".py"): text = docs_api.overview(self.modules.values(), self.package)
+        else: text = (self.root/file).read_text(encoding="utf-8")
+        write(self.folder/self.places[file], relink(text, partial(self.link, file=file), self.find).encode())
 
-    # -- pages
+    def notebook(self, file):
+        "A notebook as Markdown; its figures and the notebook itself go beside it."
+        cells, here = docs_pages.cells(self.root/file), PurePosixPath(self.places[file])
+        figures, copy = here.parent/"figures"/here.stem, f"notebooks/{file.removeprefix('nbs/')}"
+        for i, data in enumerate(docs_pages.figures(cells), 1): write(self.folder/f"{figures}-{i}.png", data)
+        write(self.folder/copy, (self.root/file).read_bytes())
+        module = next((module.name for module in self.modules.values() if module.notebook == file), "")
+        reference = f"/reference/{module}.md"
+        links = f"[Reference of `{self.package}.{module}`]({reference}) "*bool(module)
+        links += f"[Download the notebook](/{copy}){{ download }}"
+        return docs_pages.page(cells, links + "\n{ .page-links data-search-exclude }", reference, f"/{figures}")
 
-    def add_page(self, file, here):
-        "A notebook or a text as Markdown, with its links rewritten; its pictures go beside it."
-        pictures, folder = [], posixpath.dirname(here)
-        def save(ending, data):
-            pictures.append(f"figures/{Path(here).stem}-{len(pictures) + 1}.{ending}")
-            self.write(posixpath.join(folder, pictures[-1]), data)
-            return pictures[-1]
-        if file.endswith(".md"): text = (self.root/file).read_text(encoding="utf-8")
-        else:
-            up, module = posixpath.relpath(".", folder), self.exports.get(file)
-            copy = f"notebooks/{file.removeprefix('nbs/')}"
-            links = ([f"[Reference of `{self.package}.{module}`]({up}/reference/{module}.md)"]*bool(module)
-                     + [f"[Download the notebook]({up}/{copy}){{ download }}"])
-            below = " ".join(links) + "\n{ .page-links data-search-exclude }" if here != "index.md" else ""
-            text = page(self.root/file, below, partial(self.find, here=here), save)
-            self.write(copy, (self.root/file).read_bytes())
-        self.write(here, self.link_names(relink(text, partial(self.to_file, file=file, here=here)), here))
-
-    def add_reference(self):
-        "A page for each module, and one that lists them all."
-        about = {module: f"Explained, tested and drawn in the notebook [`{Path(file).stem}`](../{self.places[file]})."
-                 for file, module in self.exports.items()}
-        pages = {name: docs_api.page(module, self.package, about.get(name, ""), partial(self.find, here="reference/x"))
-                 for name, module in self.modules.items()}
-        pages["index"] = docs_api.overview(self.modules.values(), self.package, about)
-        for name, text in pages.items():
-            self.write(f"reference/{name}.md", self.link_names(text, f"reference/{name}.md"))
-
-    def add_explorers(self, here):
+    def explorers(self):
         "The page of the explorers, which is HTML as it is, with its scripts and figures."
         from explore import files
-        made = {f"explore/{name}": data for name, data in files().items()}
-        body = re.search(r"<body>(.*)</body>", made.pop("explore/index.html").decode(), re.S)[1]
-        title = re.search(r"<h1>(.*?)</h1>", body)
-        for name, data in (made | {here: f"# {title[1]}\n\n{body.replace(title[0], '')}"}).items():
-            self.write(name, data)
+        made = files()
+        text = made.pop("index.html").decode()
+        for name, data in made.items(): write(self.folder/"explore"/name, data)
+        return re.sub(r".*<body>(.*)<h1>(.*?)</h1>(.*)</body>.*", r"# \2\n\n\1\3", text, flags=re.DOTALL)
 
-    @property
-    def nav(self):
-        "The tree of pages: the kinds of page, the notebooks of a decade under its name."
-        def of(folder, first):
-            return sorted((to for to in self.places.values() if posixpath.dirname(to) == folder),
-                          key=lambda to: not to.endswith(first))
-        stems = sorted((file > "nbs", Path(file).stem, to)
-                       for file, to in self.places.items() if to.startswith("explanation/"))
-        decades = [[to for _, stem, to in stems if stem.startswith(f"{i}")] for i in range(len(DECADES))]
-        named = [{name: pages} if pages else {} for name, pages in zip(DECADES, decades)]
-        tree = {"Start": [f"{name}.md" for name in FIRST if f"{name}.md" in self.places.values()],
-                "How-to": of("howto", "index.md"),
-                "Explanation": named[:4] + named[6:], "Explorers": of("explore", "index.md") + named[4:5],
-                "Reference": ["reference/index.md", *(f"reference/{name}.md" for name in self.modules)],
-                "Evidence": of("evidence", ("index.md", "findings.md")) + named[5:6]}
-        return [{kind: pages} for kind, every in tree.items() if (pages := [item for item in every if item])]
+    def nav(self, items, left):
+        "The navigation of docs/mkdocs.yml, in which each pattern names the files of `left` that no earlier one does."
+        pages = []
+        for item in items:
+            if isinstance(item, str): pages += [left.pop(file) for file in matching(left, item)]
+            else: pages += [{name: inside} for name, every in item.items() if (inside := self.nav(every, left))]
+        return pages
 
 
 def build_site(root, folder):
     "Have mkdocs make the site of its Markdown."
-    os.environ["NO_MKDOCS_2_WARNING"] = "1"
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
-    from mkdocs.commands.build import build
-    from mkdocs.config import load_config
-    from mkdocs.exceptions import Abort, ConfigurationError
     start = time.time()
     with TemporaryDirectory() as pages:
         site = Site(root, Path(pages))
         own = site.settings
-        options = dict(site_name=own["title"], site_description=own["description"],
-                       copyright=f'Copyright {own["copyright"]}', site_url=f'{own["doc_host"]}{own["doc_baseurl"]}/')
         try:
-            build(load_config(str(root/"docs"/"mkdocs.yml"), docs_dir=pages, site_dir=str(folder), nav=site.nav,
-                              strict=True, **options))
+            config = load_config(str(root/"docs"/"mkdocs.yml"), docs_dir=pages, site_dir=str(folder), strict=True,
+                                 site_name=own["title"], site_description=own["description"],
+                                 copyright=f'Copyright {own["copyright"]}',
+                                 site_url=f'{own["doc_host"]}{own["doc_baseurl"]}/')
+            config.nav = site.nav(config.nav, dict(site.places))
+            build(config)
         except (Abort, ConfigurationError) as error: sys.exit(f"docs: {error}")
     print(f"site/index.html: {len(list(folder.rglob('*.html')))} pages in {time.time() - start:.1f} s")
 
 
 def write_readme(root):
-    "Write README.md and its figures from nbs/index.ipynb, touching only what changed."
-    made = {}
-    def save(ending, data):
-        made[name := f"docs/images/readme-{len(made) + 1}.{ending}"] = data
-        return f"../{name}"
-    def link(target):
-        return target if re.match(r"[a-z]+:|#", target) else posixpath.normpath(posixpath.join("nbs", target))
-    text = relink(readme(root/"nbs"/"index.ipynb", save), link)
-    for old in (root/"docs"/"images").glob("readme-*"):
-        if old.relative_to(root).as_posix() not in made: old.unlink()
-    for name, data in {**made, "README.md": text.encode()}.items():
-        if (root/name).exists() and (root/name).read_bytes() == data: continue
-        (root/name).parent.mkdir(parents=True, exist_ok=True)
-        (root/name).write_bytes(data)
-        print(f"wrote {name}")
+    "Write README.md and its figures from nbs/index.ipynb."
+    def link(target): return target if re.match(r"[a-z]+:|#", target) else normpath(join("nbs", target))
+    cells, figures = docs_pages.cells(root/"nbs"/"index.ipynb"), "docs/images/readme"
+    for old in root.glob(f"{figures}-*"): old.unlink()
+    for i, data in enumerate(docs_pages.figures(cells), 1): write(root/f"{figures}-{i}.png", data)
+    write(root/"README.md", relink(docs_pages.readme(cells, f"../{figures}"), link).encode())
 
 
 if __name__ == "__main__":
