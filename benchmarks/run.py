@@ -6,12 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-names = ("isoscore", "topology", "two_nn", "step", "cost", "measure", "watch", "work")
+benchmarks = ("isoscore", "topology", "two_nn", "step", "step --model bert-base --repeats 5", "cost", "measure",
+              "watch", "work")
 
 if __name__ == "__main__":
     failed = []
-    for name in names:
-        print(f"==== {name}", flush=True)
+    for benchmark in benchmarks:
+        print(f"==== {benchmark}", flush=True)
+        name, *options = benchmark.split()
         script = Path(__file__).with_name(f"{name}.py")
-        if subprocess.run([sys.executable, script, *sys.argv[1:]]).returncode: failed.append(name)
+        if subprocess.run([sys.executable, script, *options, *sys.argv[1:]]).returncode: failed.append(benchmark)
     if failed: sys.exit(f"failed: {', '.join(failed)}")

@@ -11,6 +11,7 @@ import istar_nb as inb
 import torch
 from harness import ratio, store, timed, waited
 from istar_nb.features import Collator, encode
+from transformers import BertConfig, BertForSequenceClassification
 
 
 def penalties():
@@ -59,11 +60,13 @@ def profile(step, repeats, device):
     return {part: statistics.median(times) for part, times in seconds.items()}
 
 
-def minilm_batches(sentences, length):
-    "MiniLM with the head of the task, and batches of its sentences."
+def model_and_batches(name, sentences, length):
+    "MiniLM with the head of the task, or a model of BERT-base's shape, and batches of the task's sentences."
     torch.manual_seed(0)
     data = inb.load_task("stdlib-docs")
-    model, tokenizer = inb.load_encoder("minilm", data.task)
+    model, tokenizer = inb.load_encoder("minilm", data.task)    # its vocabulary is that of BERT
+    if name == "bert-base":
+        model = BertForSequenceClassification(BertConfig(num_labels=data.task.num_labels))
     features = encode(data.train[:16*sentences], data.task, tokenizer, length)
     groups = [features[i:i+sentences] for i in range(0, len(features), sentences)]
     return model, [dict(Collator(tokenizer)(group)) for group in groups]
@@ -71,13 +74,15 @@ def minilm_batches(sentences, length):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=("minilm", "bert-base"), default="minilm",
+                        help="bert-base has drawn weights: the time does not depend on them")
     parser.add_argument("--batch", type=int, default=32, help="sentences in a batch")
     parser.add_argument("--max-length", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--record", action="store_true", help="store the figures in results/benchmarks")
     args = parser.parse_args()
-    load_before, (model, batches) = os.getloadavg()[0], minilm_batches(args.batch, args.max_length)
+    load_before, (model, batches) = os.getloadavg()[0], model_and_batches(args.model, args.batch, args.max_length)
     model.train().to(args.device)
     batches = [{name: value.to(args.device) for name, value in batch.items()} for batch in batches]
     kinds = penalties()
@@ -91,5 +96,5 @@ if __name__ == "__main__":
         print(f"{name:26} {rows[name]['seconds']*1e3:8.1f} ms  {slower:.3f}x  {quartiles}  "
               + "  ".join(f"{part} {value*1e3:.1f}" for part, value in rows[name]["parts"].items()), flush=True)
     tokens = int(batches[0]["attention_mask"].sum())
-    if args.record: store(f"step-minilm-{args.device}", load_before, rows=rows, batch=args.batch, tokens=tokens,
+    if args.record: store(f"step-{args.model}-{args.device}", load_before, rows=rows, batch=args.batch, tokens=tokens,
                           layers=model.config.num_hidden_layers, repeats=args.repeats)
