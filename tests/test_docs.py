@@ -167,6 +167,12 @@ def test_what_would_mislead_stops_the_build(repo, caplog, raw, message):
     assert stop.value.code and message in caplog.text
 
 
+def test_a_page_without_a_place_in_the_navigation_stops_the_build(repo, caplog):
+    write(repo, "90_lost", prose("# Lost"))
+    with pytest.raises(SystemExit): build(repo)
+    assert "explanation/lost.md" in caplog.text
+
+
 def test_readme(repo):
     docs.write_readme(repo)
     made = (repo/"README.md").read_text(encoding="utf-8")
