@@ -60,9 +60,7 @@ class Task:
         name:str="frame",      # of the task
     )->"Task":
         "A task of your own rows; what is found out about them is its `description`."
-        for argument, column in dict(text=text, label=label, text2=text2).items():
-            if not isinstance(column, str) and not (argument == "text2" and column is None):
-                raise TypeError(f"`{argument}` must be the name of a column, not {column!r}")
+        _check_columns(text=text, label=label, **({} if text2 is None else dict(text2=text2)))
         texts = (text,) if text2 is None else (text, text2)
         def read(table, name): return own_rows(frame_rows(table, name), texts, label, f"`{name}`")
         held = None if validation is None else read(validation, "validation")
@@ -263,6 +261,11 @@ def _too_few(
     return f"{why}: nearly every row has a class of its own in column {label!r}, and classes that rows share are wanted"
 
 # %% ../nbs/20_tasks.ipynb #926af40a
+def _check_columns(**columns)->None:
+    "An error for what is no name of a column."
+    for argument, column in columns.items():
+        if not isinstance(column, str): raise TypeError(f"`{argument}` must be the name of a column, not {column!r}")
+
 def _own_task(name:str, train:list[dict], validation:list[dict]|None, texts:tuple[str,...], label:str, hold_out:float,
               seed:int)->Task:
     "A task of checked rows."
