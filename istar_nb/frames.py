@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-if TYPE_CHECKING: import pandas as pd
+if TYPE_CHECKING:
+    import datasets
+    import pandas as pd
 
 # %% ../nbs/18_frames.ipynb #1c13d77a
 _separators = {".csv": ",", ".tsv": "\t"}
@@ -52,6 +54,8 @@ def _is_quoted(path:Path)->bool:
     return True
 
 # %% ../nbs/18_frames.ipynb #b4e72867
+_numbered = r"\s*[-+]?0\d+\s*"    # a whole number that begins with a zero, as a pattern
+
 def _read_cells(path:Path)->"pd.DataFrame":
     "A file with commas or tabs."
     import pandas as pd
@@ -63,7 +67,7 @@ def _read_cells(path:Path)->"pd.DataFrame":
     whole = [i for i, kind in enumerate(frame.dtypes) if pd.api.types.is_integer_dtype(kind)]
     if whole and path.is_file():    # a pipe cannot be read again
         for name, cells in pd.read_csv(path, usecols=whole, dtype=str, **options).items():
-            if cells.str.fullmatch(r"\s*[-+]?0\d+\s*").any(): frame[name] = cells
+            if cells.str.fullmatch(_numbered).any(): frame[name] = cells
     return frame.astype(object).where(frame.notna(), None)
 
 # %% ../nbs/18_frames.ipynb #007e3296
@@ -82,6 +86,19 @@ def _plainly_named(path:Path, folder:str)->Path:
     return plain/_pattern.sub("_", path.name)
 
 # %% ../nbs/18_frames.ipynb #ef12897d
+def _load_cells(folder:str, **options)->"datasets.DatasetDict":
+    "A folder of files with commas or tabs."
+    import datasets
+    def load(dtype): return datasets.load_dataset("csv", data_dir=folder, dtype=dtype, **options, **_cells, **_lines)
+    found = load(None)
+    whole = {name for split in found.values() for name, kind in split.features.items() if "int" in kind.dtype}
+    if not whole: return found
+    written = load(dict.fromkeys(whole, str)).values()
+    words = {name for name in whole
+             if any(re.fullmatch(_numbered, cell or "") for split in written for cell in split[name])}
+    return load(dict.fromkeys(words, str)) if words else found
+
+
 def _load(path:Path, cache:str)->Any: # a table in memory, or a dict of them
     "What pandas or `datasets` makes of a file or folder."
     import datasets
@@ -92,7 +109,7 @@ def _load(path:Path, cache:str)->Any: # a table in memory, or a dict of them
             return datasets.load_from_disk(str(path), keep_in_memory=True)
         kinds = {file_format(file) for file in path.rglob("*")} - {None}
         if len(kinds) == 1 and (end := kinds.pop()) in _separators:
-            return datasets.load_dataset("csv", data_dir=str(path), sep=_separators[end], **options, **_cells, **_lines)
+            return _load_cells(str(path), sep=_separators[end], **options)
         return datasets.load_dataset(str(path), **options)
     if file_format(path) in _separators: return _read_cells(path)
     name, more = _others[file_format(path)]
