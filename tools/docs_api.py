@@ -59,7 +59,10 @@ def called(node):
     return getattr(node, "name", None) or getattr(getattr(node, "target", None), "id", type(node))
 
 
-def written(node): return ast.unparse(node).strip("'\"") if node else ""
+def written(node): return ast.unparse(node) if node else ""
+
+
+def kind_of(annotation): return written(annotation).strip("'\"")    # a name in quotation marks is one too
 
 
 def parameters(node):
@@ -68,19 +71,19 @@ def parameters(node):
         init = [n for n in node.body if called(n) == "__init__"]
         if init: return parameters(init[0])
         made = any(re.search("dataclass|NamedTuple", ast.unparse(n)) for n in (*node.decorator_list, *node.bases))
-        return [(n.target.id, written(n.annotation), written(n.value), n.lineno) for n in node.body
+        return [(n.target.id, kind_of(n.annotation), written(n.value), n.lineno) for n in node.body
                 if made and isinstance(n, ast.AnnAssign) and "ClassVar" not in ast.unparse(n.annotation)]
     a, plain = node.args, node.args.posonlyargs + node.args.args
     values = dict(zip(plain[::-1], a.defaults[::-1])) | dict(zip(a.kwonlyargs, a.kw_defaults))
     stars = {a.vararg: "*", a.kwarg: "**"}
-    return [(stars.get(arg, "") + arg.arg, written(arg.annotation), written(values.get(arg)), arg.lineno)
+    return [(stars.get(arg, "") + arg.arg, kind_of(arg.annotation), written(values.get(arg)), arg.lineno)
             for arg in (*plain, a.vararg, *a.kwonlyargs, a.kwarg)
             if arg and arg.arg != "self" and not (arg.arg == "cls" and node.decorator_list)]
 
 
 def signature(name, node):
     "As it is called; a property has none."
-    back = written(getattr(node, "returns", None))
+    back = kind_of(getattr(node, "returns", None))
     if any("property" in ast.unparse(d) for d in node.decorator_list): return f"{name}: {back}".removesuffix(": ")
     inside = ", ".join(p + (f": {kind}" if kind else "") + (f" = {value}" if value else "")
                        for p, kind, value, _ in parameters(node))
@@ -100,7 +103,7 @@ def table(node, said, find):
     def code(text): return f"<code>{re.sub(r'[A-Z][A-Za-z]+', known, literal(text))}</code>" if text else ""
     rows = [(f"`{name}`", code(kind), code(value), literal(said.get(name.strip("*"), "")))
             for name, kind, value, _ in parameters(node)]
-    back = written(getattr(node, "returns", None))
+    back = kind_of(getattr(node, "returns", None))
     if back or "return" in said: rows.append(("*returns*", code(back), "", literal(said.get("return", ""))))
     if not said or not rows: return ""
     lines = [" | ".join(row).join("||") for row in [("Name", "Type", "Default", "Meaning"), ("---",)*4, *rows]]
