@@ -60,6 +60,7 @@ class Described:
     def __post_init__(self):
         for f in fields(self):
             value = getattr(self, f.name)
+            if value is f.default: continue    # most are, and a store asks for thousands
             if isinstance(value, np.generic): object.__setattr__(self, f.name, value := value.item())
             if isinstance(value, list) and any(get_origin(kind) is tuple for kind in allowed(f.type)[1]):
                 object.__setattr__(self, f.name, value := tuple(value))

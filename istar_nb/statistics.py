@@ -70,23 +70,25 @@ def paired_differences(
     "Differences to the baseline, seed by seed; a pair that is not whole is a row whose `problem` gives the reason."
     by, treatment = list(by), list(treatment)
     check_columns(frame, [*by, *treatment, *baseline, value, unit])
-    frame = frame.assign(**{k: frame[k].map(_as_key) for k in {*by, *treatment, *baseline} if frame[k].dtype == object})
+    needed = dict.fromkeys([*by, *treatment, *baseline, value, unit, "status", "data_sha256"])
+    rows = frame[[name for name in needed if name in frame]]    # a selection of rows costs time for every column
+    rows = rows.assign(**{k: rows[k].map(_as_key) for k in {*by, *treatment, *baseline} if rows[k].dtype == object})
     is_baseline = np.logical_and.reduce([
-        frame[k].map(lambda cell, v=_as_key(v): cell == v) if isinstance(v, (list, tuple)) else frame[k] == v
+        rows[k].map(lambda cell, v=_as_key(v): cell == v) if isinstance(v, (list, tuple)) else rows[k] == v
         for k, v in baseline.items()])
     if not is_baseline.any(): raise ValueError(f"`baseline` {baseline} matches no row of `frame`")
-    base, others = frame[is_baseline], frame[~is_baseline]
-    _check_single(base, [*by, unit], "baseline")
-    _check_single(others, [*by, *treatment, unit], "treatment")
-    table = others[by+treatment].drop_duplicates().merge(frame[[*by, unit]].drop_duplicates(), on=by)
-    table = table.merge(sides(others, [*by, *treatment, unit], value, "run"), how="left")
-    table = table.merge(sides(base, [*by, unit], value, "baseline"), how="left")
+    base, others = rows[is_baseline], rows[~is_baseline]
+    shared, keys = [*by, unit], [*by, *treatment, unit]
+    if base.duplicated(shared).any(): _check_single(frame[is_baseline].assign(**base[shared]), shared, "baseline")
+    if others.duplicated(keys).any(): _check_single(frame[~is_baseline].assign(**others[keys]), keys, "treatment")
+    table = others[by+treatment].drop_duplicates().merge(rows[shared].drop_duplicates(), on=by)
+    table = table.merge(sides(others, keys, value, "run"), how="left")
+    table = table.merge(sides(base, shared, value, "baseline"), how="left")
     apart = table.run_data.notna() & table.baseline_data.notna() & (table.run_data != table.baseline_data)
     problems = [table.run_problem.fillna("run missing"), table.baseline_problem.fillna("baseline missing"),
                 apart.map({True: "other data", False: ""})]
     table["problem"] = [", ".join(filter(None, row)) for row in zip(*problems)]
     table["difference"] = (table.run - table.baseline).where(table.problem == "")
-    keys = [*by, *treatment, unit]
     return table[[*keys, "run", "baseline", "difference", "problem"]].sort_values(keys, ignore_index=True)
 
 # %% ../nbs/30_statistics.ipynb #6555ea00
