@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from istar_nb.control_claims import dose_run_grids, sentence_comparisons
+from istar_nb.control_claims import dose_run_grids, padding_run_grids, sentence_comparisons
 from istar_nb.evidence import answers_of, opened
 from istar_nb.statistics import crossed_interval
 from istar_nb.tasks import TASKS, load_task
@@ -27,7 +27,7 @@ def accuracy(answers, labels): return (answers == labels).mean()
 def compute(data):
     "Mean difference in score, its interval, seeds and rows, by the comparison's name."
     evidence, found, labels = opened(), {}, {}
-    grids = "padding", "padding-pairs", "early", *dose_run_grids, "start", "masked"
+    grids = *padding_run_grids, "early", *dose_run_grids, "start", "masked"
     answers = {record.id: answers_of(record) for record in evidence.records(*grids)}
     for name, frames in sentence_comparisons(evidence).items():
         task = frames[0].task.iloc[0]
