@@ -196,6 +196,11 @@ def _label_fault(labels:Tensor|None, n:int)->int: # index into `label_faults`
     if not isinstance(labels, Tensor) or labels.ndim != 1 or labels.is_floating_point(): return 2
     return 0 if len(labels) == n else 3
 
+def _joined_labels(labels:Sequence)->Tensor|None: # (n,) of all, or the first that `_label_fault` has a word for
+    "The labels of several micro-batches as those of one batch."
+    faulty = [each for each in labels if not isinstance(each, Tensor) or each.ndim != 1]
+    return faulty[0] if faulty else torch.cat(list(labels))
+
 # %% ../nbs/12_topology.ipynb #ae186a97
 def _global_batch(
     x:Tensor,                           # (n, d) points of this process, n ≥ 0
@@ -249,7 +254,7 @@ class _Kept(Regularizer):
         if not self._graphs: raise ValueError("nothing was kept: call `keep` for each micro-batch first")
         points, labels = zip(*self._graphs)
         self._graphs = ()
-        return self.penalty(torch.cat(points), torch.cat(labels) if self.by_class else None)
+        return self.penalty(torch.cat(points), _joined_labels(labels) if self.by_class else None)
 
 # %% ../nbs/12_topology.ipynb #8616c5d5
 class _Prepared(_Kept):
@@ -270,7 +275,7 @@ class _Prepared(_Kept):
         if not batches: raise ValueError("`batches` is empty: an update has at least one micro-batch")
         with torch.inference_mode(False), torch.enable_grad():
             leaves = [x.to(working_dtype(x)).clone().requires_grad_() for x, _ in batches]
-            labels = torch.cat([labels for _, labels in batches]) if self.by_class else None
+            labels = _joined_labels([labels for _, labels in batches]) if self.by_class else None
             value = self.penalty(torch.cat(leaves), labels)
             gradients = torch.autograd.grad(value, leaves)
             self.value, self.differences = value.detach(), []

@@ -197,6 +197,19 @@ def test_gradients_at_equal_points_are_finite(n):
     assert not same.grad.any()
 
 
+@pytest.mark.parametrize("labels, message", ((None, "are missing"), ([0, 1], "must be integers"),
+                                             (torch.ones(2, 3, dtype=torch.int64), "must be integers")))
+@pytest.mark.parametrize("first", (True, False))
+def test_micro_batches_name_labels_that_cannot_be_joined(labels, message, first):
+    "Also where another micro-batch has good ones."
+    states, good = HiddenStates([torch.randn(2, 3, 4)], torch.ones(2, 3)), torch.tensor([0, 1])
+    batches = [(states, labels), (states, good)] if first else [(states, good), (states, labels)]
+    penalty = EntropyRegularizer()
+    for batch in batches: penalty.keep(*batch)
+    with pytest.raises(ValueError, match=f"`labels` {message}"): penalty.prepare(batches)
+    with pytest.raises(ValueError, match=f"`labels` {message}"): penalty.kept()
+
+
 def test_an_update_may_be_prepared_in_inference_mode():
     x, labels = torch.randn(8, 1, 6, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 2
     mask, gradients = torch.ones(8, 1), []
