@@ -62,6 +62,12 @@ def _inputs_of(trainer, batch:dict)->dict:
     own = getattr(trainer, "compute_loss_func", None) or getattr(trainer, "label_smoother", None)
     return {k: v for k, v in batch.items() if k != "labels" or own is None}
 
+
+def _labels_of(trainer, batch:dict)->Tensor|None: # None where there are none, or several
+    "The labels of a batch, which a Trainer may know by another name."
+    names = ["labels"] if "labels" in batch else [name for name in trainer.label_names if name in batch]
+    return batch[names[0]] if len(names) == 1 else None
+
 # %% ../nbs/15_integrations.ipynb #44bc6494
 def collect_reference(
     regularizer:Regularizer,      # the penalty
@@ -209,7 +215,7 @@ class _PenalizedLoss(_CountedLoss):
         if first and len(batches) > 1 and self.regularizer.needs_update: self.prepare_penalty(model, batches)
         wanted = asked_for(self.regularizer.layers, model)    # and the last layer: a split model's loss is there
         task, out = plain(model, {**inputs, "output_hidden_states": wanted is True or [*wanted, -1]}, True)
-        penalty = self.regularizer(states_of(out, inputs, model), inputs.get("labels"))
+        penalty = self.regularizer(states_of(out, inputs, model), _labels_of(self, inputs))
         _warn_if_frozen(penalty)
         k = getattr(self, "current_gradient_accumulation_steps", 1)
         parts = k if self.average_of_update(num_items_in_batch) else 1
@@ -234,7 +240,8 @@ class _PenalizedLoss(_CountedLoss):
         "Show the micro-batches of an update to a penalty that takes them as one batch; the random state stays."
         def seen(batch):
             with torch.no_grad(), self.compute_loss_context_manager():
-                return model_states(self.accelerator.unwrap_model(model), _inputs_of(self, batch)), batch.get("labels")
+                states = model_states(self.accelerator.unwrap_model(model), _inputs_of(self, batch))
+            return states, _labels_of(self, batch)
         with same_random_state(): self.regularizer.prepare(seen(self._prepare_inputs(batch)) for batch in batches)
 
 # %% ../nbs/15_integrations.ipynb #02045256

@@ -300,6 +300,31 @@ def test_entropy_of_an_update_is_that_of_its_batch(tmp_path):
     gradient(tmp_path, tiny(still=False), penalty=penalty, **halves)
 
 
+class NamesItsLabels(nn.Module):
+    "A model whose labels have another name."
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.config = model, model.config
+
+    def forward(self, target=None, **inputs): return self.model(**inputs, labels=target)
+
+
+@pytest.mark.parametrize("split", ({}, halves))
+def test_labels_have_the_name_that_the_trainer_gives_them(split, tmp_path):
+    "Which a penalty by class needs, of one batch and of several micro-batches."
+    model, tokenizer, rows = tiny()
+    def renamed(batch):
+        batch = dict(Collator(tokenizer)(batch))
+        return batch | dict(target=batch.pop("labels"))
+    penalty, found = dict(regularizer=EntropyRegularizer(selection="none"), lam=0.5), []
+    for made, options in ((model, {}), (NamesItsLabels(model), dict(collate=renamed, label_names=["target"]))):
+        made = trainer(tmp_path, deepcopy(made), tokenizer, rows[:16], max_steps=1, penalty=penalty,
+                       remove_unused_columns=False, **options, **split)
+        made.train()
+        found.append(made.state.log_history[0]["penalty"])
+    assert found[0] == pytest.approx(found[1], rel=1e-5) and found[0] < 0
+
+
 def test_relative_strength_is_the_same_however_an_update_is_split(tmp_path):
     found = {}
     for family in ("bert", "gpt2"):
