@@ -170,6 +170,9 @@ class StreamingMetric(_FedMetric):
         self.make_room(d)
         self.sums, self._computed = merged(torch.stack([self.sums, other.to(self.sums)])), None
 
+    def _reduce_states(self, incoming_state:Mapping[str,Tensor])->None:
+        self.merge_state(incoming_state)    # what torchmetrics.wrappers.Running calls
+
     def sync(self, dist_sync_fn:Callable|None=None, *args, **kwargs)->None:
         "Merge the states of all processes, by all-reduce unless told otherwise."
         super().sync(dist_sync_fn or self.dist_sync_fn, *args, **kwargs)

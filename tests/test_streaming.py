@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 from torchmetrics import MetricCollection
+from torchmetrics.wrappers import Running
 
 from istar_nb.covariance import covariance, participation_ratio
 from istar_nb.encoders import load_encoder
@@ -360,6 +361,19 @@ def test_a_collection_gives_what_its_metrics_give_alone(first):
                        for group in groups)
         together.reset()
         for metric in alone.values(): metric.reset()
+
+
+@pytest.mark.parametrize("kind", [IsoScoreMetric, IsotropyMetrics])
+@pytest.mark.parametrize("through", ["update", "forward"])
+def test_a_running_window_has_the_points_of_its_last_batches(kind, through):
+    "Also before the window is full, where torchmetrics merges states that have seen nothing."
+    batches = torch.randn(5, 40, 6, generator=torch.Generator().manual_seed(0)).unbind()
+    running = Running(kind(), window=3)
+    for i, batch in enumerate(batches):
+        getattr(running, through)(batch)
+        found, wanted = running.compute(), filled(kind(), [(x, None) for x in batches[max(0, i-2):i+1]]).compute()
+        if kind is IsotropyMetrics: found, wanted = found["isoscore"], wanted["isoscore"]
+        assert_close(found, wanted)
 
 
 def test_metrics_of_other_tokens_do_not_merge():
