@@ -97,8 +97,9 @@ class _SummedMetric(Metric):
         **options,           # of `torchmetrics.Metric`
     ):
         super().__init__(**{"dist_sync_fn": merged_over_processes} | options)
-        if d is not None and d < 2: raise ValueError(f"`d` must be at least 2, not {d}")
-        if groups < 1: raise ValueError(f"`groups` must be at least 1, not {groups}")
+        for name, number, least in (("d", 2 if d is None else d, 2), ("groups", groups, 1)):
+            if not isinstance(number, Integral) or number < least:
+                raise ValueError(f"`{name}` must be a whole number, at least {least}, not {number!r}")
         self.tokens = check_tokens(tokens)
         sums = torch.zeros(groups, (d or 0)+2, (d or 0)+1, dtype=torch.float64)
         self.add_state("sums", sums, dist_reduce_fx=merged, persistent=True)
@@ -199,7 +200,7 @@ class IsoScoreMetric(StreamingMetric):
         **options,                # of `torchmetrics.Metric`
     ):
         super().__init__(d, 1, tokens, **options)
-        if cov_ref is not None: cov_ref = check_covariance(cov_ref, name="cov_ref").detach()
+        if cov_ref is not None: cov_ref = check_covariance(cov_ref, d, "cov_ref").detach()
         elif zeta: shrink(torch.eye(2), None, zeta)    # an error: there is nothing to shrink to
         self.zeta = check_zeta(zeta)
         self.register_buffer("cov_ref", cov_ref)
