@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OneToOneFeatureMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
 from .covariance import Moments
@@ -80,6 +80,13 @@ class NormMoments(_FourthMoments):
         return 0. if noise <= 0 or distance <= 0 else min(1., (noise/distance).item())
 
 # %% ../nbs/14_transforms.ipynb #29339b27
+def _readable(X)->object:
+    "`X` as scikit-learn can read it, or an error for masked entries."
+    if np.ma.is_masked(X): raise TypeError("`X` has masked entries: leave out the rows that have them")
+    if not isinstance(X, Tensor): return X
+    return X.detach().float() if X.dtype is torch.bfloat16 else X.detach()    # NumPy has none
+
+
 def checked(
     estimator:BaseEstimator, # whose input it is
     X,                       # (n, d) points: array, data frame or CPU tensor
@@ -87,10 +94,8 @@ def checked(
     min_points:int=1,        # smallest n accepted
 )->np.ndarray:               # (n, d) float64 or float32
     "`X` as an array, with scikit-learn's errors, and one for masked entries."
-    if np.ma.is_masked(X): raise TypeError("`X` has masked entries: leave out the rows that have them")
-    if isinstance(X, Tensor): X = X.detach().float() if X.dtype is torch.bfloat16 else X.detach()    # NumPy has none
-    return validate_data(estimator, X, reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=min_points,
-                         ensure_min_features=2 if reset else 1)
+    return validate_data(estimator, _readable(X), reset=reset, dtype=[np.float64, np.float32],
+                         ensure_min_samples=min_points, ensure_min_features=2 if reset else 1)
 
 # %% ../nbs/14_transforms.ipynb #038a9de3
 def directions(
@@ -231,10 +236,9 @@ class Whitening(_WhiteningMap):
     )->np.ndarray:      # (n, d)
         "The points again; exact but for directions that were dropped."
         check_is_fitted(self, "components_")
-        rows, width = np.asarray(X), self._n_features_out
-        if rows.ndim != 2 or rows.shape[1] != width:
-            raise ValueError(f"`X` must be (n, {width}), but has shape {rows.shape}")
-        dtype = np.float32 if rows.dtype == np.float32 else np.float64
+        rows, width = check_array(_readable(X), dtype=[np.float64, np.float32], input_name="X"), self._n_features_out
+        if rows.shape[1] != width: raise ValueError(f"`X` must be (n, {width}), but has shape {rows.shape}")
+        dtype = rows.dtype
         if self.method == "zca": rows = rows @ self.components_.T
         return (rows*self.scale_ @ self.components_ + self.mean_).astype(dtype, copy=False)
 

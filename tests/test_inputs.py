@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 
 from istar_nb.dimension import gride, two_nn
 from istar_nb.isolayer import isotropy_loss
@@ -120,6 +121,20 @@ def test_transforms_take_bfloat16_and_refuse_masked_entries():
     hidden = np.ma.masked_less(CLOUD.numpy(), -1)
     for refuse in (Whitening().fit, learned.transform):
         with pytest.raises(TypeError, match="`X` has masked entries"): refuse(hidden)
+
+
+@pytest.mark.parametrize("method", ("pca", "zca"))
+def test_the_inverse_reads_what_transform_reads(method):
+    learned = Whitening(method).fit(CLOUD)
+    y = learned.transform(CLOUD)
+    for form in (torch.from_numpy(y).requires_grad_(), torch.from_numpy(y).bfloat16(), y.tolist()):
+        np.testing.assert_allclose(learned.inverse_transform(form), CLOUD, atol=0.05)
+    hidden, holes = np.ma.masked_less(y, -1), np.where(y < -1, np.nan, y)
+    with pytest.raises(TypeError, match="`X` has masked entries"): learned.inverse_transform(hidden)
+    with pytest.raises(ValueError, match="contains NaN"): learned.inverse_transform(holes)
+    with pytest.raises(ValueError, match="Complex data"): learned.inverse_transform(y + 1j)
+    with pytest.raises(TypeError, match="Sparse data"): learned.inverse_transform(csr_matrix(y))
+    with pytest.raises(ValueError, match=r"`X` must be \(n, 7\)"): learned.inverse_transform(y[:, 1:])
 
 
 ODD = dict(
