@@ -126,6 +126,8 @@ class _Learner(TransformerMixin, BaseEstimator):
         self.derive(moments)
         return True
 
+    def check(self, d:int): "Errors for settings that mean nothing in d dimensions; there may be none."
+
     def derive(self, moments:NormMoments): raise TypeError(f"{type(self).__name__} defines no `derive`")
 
     def centred(self, X)->tuple[np.ndarray,np.dtype]: # (n, d) float64, and the dtype to return
@@ -143,6 +145,7 @@ class MomentTransformer(_Learner):
     )->"MomentTransformer": # itself
         "Learn from `X` and nothing else."
         X = checked(self, X, reset=True, min_points=2)
+        self.check(X.shape[1])
         self.moments_, self.rounding_ = NormMoments(), 0.
         self.take_in(X)
         if not self.settle():
@@ -155,6 +158,7 @@ class MomentTransformer(_Learner):
     )->"MomentTransformer": # itself
         "Learn from `X` as well; can transform as soon as the points seen differ."
         X = checked(self, X, reset=not hasattr(self, "moments_"))
+        self.check(X.shape[1])    # before points are taken in, which would count again after a correction
         if not hasattr(self, "moments_"): self.moments_, self.rounding_ = NormMoments(), 0.
         self.take_in(X)
         self.settle()
@@ -185,7 +189,6 @@ class _WhiteningMap(ClassNamePrefixFeaturesOutMixin, MomentTransformer):
     def derive(self, moments:NormMoments):
         "Directions, their variances and their scales."
         d = len(moments.mean)
-        self.check(d)
         k, cov = self.n_components or d, moments.scatter/(moments.count-1)
         self.shrinkage_ = moments.ledoit_wolf() if self.shrinkage == "auto" else float(self.shrinkage)
         variances, self.components_ = (part[:k] for part in directions(cov))
@@ -249,11 +252,15 @@ class AllButTheTop(OneToOneFeatureMixin, MomentTransformer):
         n_directions:int|None=None, # D, 0 … d; None for d/100, rounded, and at least 1
     ): self.n_directions = n_directions
 
+    def check(self, d:int):
+        "An error for directions that are not there."
+        D = self.n_directions
+        if D is not None and not (isinstance(D, (int, np.integer)) and 0 <= D <= d):
+            raise ValueError(f"`n_directions` must be a whole number from 0 to d = {d} or None, not {D!r}")
+
     def derive(self, moments:NormMoments):
         "The directions to remove."
         d, D = len(moments.mean), self.n_directions
-        if D is not None and not (isinstance(D, (int, np.integer)) and 0 <= D <= d):
-            raise ValueError(f"`n_directions` must be a whole number from 0 to d = {d} or None, not {D!r}")
         self.n_directions_ = max(1, round(d/100)) if D is None else int(D)
         found = directions(moments.scatter/(moments.count-1))
         self.explained_variance_, self.components_ = (part[:self.n_directions_] for part in found)

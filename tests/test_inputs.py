@@ -137,6 +137,14 @@ def test_the_inverse_reads_what_transform_reads(method):
     with pytest.raises(ValueError, match=r"`X` must be \(n, 7\)"): learned.inverse_transform(y[:, 1:])
 
 
+@pytest.mark.parametrize("wrong, right", ((Whitening(n_components=99), dict(n_components=7)),
+                                          (Whitening(method="svd"), dict(method="pca")),
+                                          (AllButTheTop(99), dict(n_directions=1))))
+def test_points_count_once_though_a_setting_was_wrong_at_first(wrong, right):
+    with pytest.raises(ValueError): wrong.partial_fit(CLOUD)
+    assert wrong.set_params(**right).partial_fit(CLOUD).n_samples_seen_ == len(CLOUD)
+
+
 ODD = dict(
     two=CLOUD[:2], three=CLOUD[:3], wide=torch.randn(3, 200, generator=torch.Generator().manual_seed(1)),
     doubles=CLOUD.repeat(2, 1), constant_column=torch.cat([CLOUD, torch.full((60, 1), 5.)], 1),
