@@ -62,12 +62,6 @@ def _inputs_of(trainer, batch:dict)->dict:
     own = getattr(trainer, "compute_loss_func", None) or getattr(trainer, "label_smoother", None)
     return {k: v for k, v in batch.items() if k != "labels" or own is None}
 
-
-def _labels_of(trainer, batch:dict)->Tensor|None: # None where there are none, or several
-    "The labels of a batch, which a Trainer may know by another name."
-    names = ["labels"] if "labels" in batch else [name for name in trainer.label_names if name in batch]
-    return batch[names[0]] if len(names) == 1 else None
-
 # %% ../nbs/15_integrations.ipynb #44bc6494
 def collect_reference(
     regularizer:Regularizer,      # the penalty
@@ -215,16 +209,17 @@ class _PenalizedLoss(_CountedLoss):
         if first and len(batches) > 1 and self.regularizer.needs_update: self.prepare_penalty(model, batches)
         wanted = asked_for(self.regularizer.layers, model)    # and the last layer: a split model's loss is there
         task, out = plain(model, {**inputs, "output_hidden_states": wanted is True or [*wanted, -1]}, True)
-        penalty = self.regularizer(states_of(out, inputs, model), _labels_of(self, inputs))
+        penalty = self.regularizer(states_of(out, inputs, model), inputs.get(self.label))
         _warn_if_frozen(penalty)
         k = getattr(self, "current_gradient_accumulation_steps", 1)
         parts = k if self.average_of_update(num_items_in_batch) else 1
         if first: self.update_strength(model, task*parts, penalty)
-        shares = [task.detach().mean()*parts/k, penalty.detach()/k, task.new_tensor(1/k)]
-        self.totals += torch.stack(shares).to(self.totals)
+        self.totals += torch.stack([task.detach().mean()*parts, penalty.detach(), task.new_ones(())]).to(self.totals)/k
         loss = task + self.strength*penalty/parts
         return (loss, out) if return_outputs else loss
 
+    @property
+    def label(self)->str: return self.label_names[0] if len(self.label_names) == 1 else "labels"    # its name
     @property
     def strength(self)->float: # the present λ
         return float(self.lam.lam if isinstance(self.lam, RelativeStrength) else self.lam)
@@ -232,16 +227,14 @@ class _PenalizedLoss(_CountedLoss):
     def update_strength(self, model:nn.Module, task:Tensor, penalty:Tensor)->None:
         "Let a relative strength see the gradients of an update's first micro-batch."
         if not isinstance(self.lam, RelativeStrength) or not self.lam.due(self.state.global_step): return
-        scaler = self.accelerator.scaler
-        scale = 1. if scaler is None else scaler.get_scale()
+        scale = 1. if (scaler := self.accelerator.scaler) is None else scaler.get_scale()
         self.lam.update(task.mean(), penalty, list(model.parameters()), all_processes(), scale)
 
     def prepare_penalty(self, model:nn.Module, batches:Sequence[dict])->None:
         "Show the micro-batches of an update to a penalty that takes them as one batch; the random state stays."
-        def seen(batch):
+        def seen(rows):
             with torch.no_grad(), self.compute_loss_context_manager():
-                states = model_states(self.accelerator.unwrap_model(model), _inputs_of(self, batch))
-            return states, _labels_of(self, batch)
+                return model_states(self.accelerator.unwrap_model(model), _inputs_of(self, rows)), rows.get(self.label)
         with same_random_state(): self.regularizer.prepare(seen(self._prepare_inputs(batch)) for batch in batches)
 
 # %% ../nbs/15_integrations.ipynb #02045256
