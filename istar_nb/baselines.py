@@ -19,7 +19,7 @@ from .processes import (all_processes, averaged, check_scope, differentiable_gra
                                 global_sum, process_count, process_rank, single_process)
 from .regularizers import Regularizer
 from .scores import check_count
-from .states import HiddenStates, check_tokens, layer_numbers
+from .states import HiddenStates, check_states, check_tokens, layer_numbers
 
 # %% ../nbs/11_baselines.ipynb #eb41315f
 def _unit_vectors(
@@ -75,7 +75,7 @@ class LayerPenalty(Regularizer):
 
     def forward(self, states:HiddenStates, labels:Tensor|None=None)->Tensor: # () float32
         "The mean over the chosen layers of their penalties."
-        clouds = self.clouds(states)
+        clouds = self.clouds(check_states(states))
         dtype = working_dtype(clouds[0])
         def mean(): return torch.stack([value.to(dtype) for value in self.penalties(clouds)]).mean()
         with torch.autocast(clouds[0].device.type, enabled=False): return self.unless_too_few(states, mean)

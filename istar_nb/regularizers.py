@@ -24,7 +24,7 @@ from .processes import check_scope, process_count, processes_of
 from .scores import (GramIsoScore, PooledIsoScore, Reference, TooFew, check_facts, few_points,
                              pooled_covariance, reference_of)
 from .shrinkage import zeta_star
-from .states import HiddenStates, check_tokens, layer_numbers
+from .states import HiddenStates, check_states, check_tokens, layer_numbers
 from .unbiased import sentence_totals
 
 # %% ../nbs/10_regularizers.ipynb #7fc517e8
@@ -178,6 +178,7 @@ class ScorePenalty(Regularizer):
 
     def forward(self, states:HiddenStates, labels:Tensor|None=None)->Tensor: # () float32
         "1 - ι or its distance to the target, averaged over layers with `per_layer`."
+        check_states(states)
         def penalty(): return _score_penalty(self.scores(states, self.parts(states)), self.target).mean()
         with products_in(format_of(self.precision, states.device), states.device):
             return self.unless_too_few(states, penalty)

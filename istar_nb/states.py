@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TOKENS', 'check_tokens', 'token_mask', 'layer_numbers', 'choose_layers', 'asked_for', 'is_causal', 'sampled',
-           'Sentences', 'side_by_side', 'HiddenStates']
+           'Sentences', 'side_by_side', 'HiddenStates', 'check_states']
 
 # %% ../nbs/00_states.ipynb #178f7899
 import operator
@@ -250,3 +250,12 @@ class HiddenStates(_Tokens):
     )->Tensor:             # (n, d)
         "The chosen tokens of one layer as points."
         return self.layer(self.choose(layer)[0]).flatten(0, 1)[self.index(tokens)]
+
+# %% ../nbs/00_states.ipynb #6b07e3f4
+def check_states(
+    states:HiddenStates, # value to check
+)->HiddenStates:         # the value, if valid
+    "An error if a penalty is given the bare states of a model."
+    if not isinstance(states, HiddenStates):
+        raise TypeError(f"`states` must be HiddenStates(out.hidden_states, attention_mask), not {type(states).__name__}")
+    return states

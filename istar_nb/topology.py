@@ -18,7 +18,7 @@ from torch import Tensor
 from .points import as_points, check_finite, check_tensor, from_numpy, peak, working_dtype
 from .processes import check_scope, each_process, gathered, process_rank
 from .regularizers import Regularizer
-from .states import HiddenStates
+from .states import HiddenStates, check_states
 from .trees import divided, power_of_two, rooted_forest, spanning_forest
 
 # %% ../nbs/12_topology.ipynb #dab43714
@@ -247,7 +247,7 @@ class _Kept(Regularizer):
 
     def keep(self, states:HiddenStates, labels:Tensor|None=None)->None:
         "Keep the [CLS] states of a micro-batch, with their graph, for `kept`."
-        self._graphs = [*self._graphs, (states.points(self.layer, "cls"), labels)]
+        self._graphs = [*self._graphs, (check_states(states).points(self.layer, "cls"), labels)]
 
     def kept(self)->Tensor: # () float32 ≤ 0
         "-Σ_c H over everything kept, which is then forgotten."
@@ -264,7 +264,7 @@ class _Prepared(_Kept):
 
     def forward(self, states:HiddenStates, labels:Tensor|None=None)->Tensor: # () float32 ≤ 0
         "-Σ_c H of the batch, or of the whole update after `prepare`."
-        x = states.points(self.layer, "cls")
+        x = check_states(states).points(self.layer, "cls")
         return self.share(x.to(working_dtype(x))) if self.waiting else self.penalty(x, labels)
 
     def prepare(self,

@@ -16,7 +16,7 @@ from istar_nb.scores import isoscore, isoscore_star, isoscore_unbiased, referenc
 from istar_nb.shrinkage import optimal_zeta
 from istar_nb.states import HiddenStates
 from istar_nb.testing import Work, factors
-from istar_nb.topology import h0_bars
+from istar_nb.topology import EntropyRegularizer, h0_bars
 from simulated import Accelerator
 from processes import on_two
 
@@ -463,3 +463,8 @@ def test_a_penalty_of_states_out_of_range_names_them(unit, zeta):
 def test_a_reference_of_zero_that_is_all_there_is_names_itself():
     with pytest.raises(ValueError, match="`cov_ref` is zero"):
         IStar(1., torch.zeros(8, 8), layers=0)(HiddenStates([torch.randn(6, 5, 8)], torch.ones(6, 5)))
+
+
+@pytest.mark.parametrize("penalty", [IStar(0.), UnbiasedIStar(), CosReg(), Uniformity(), EntropyRegularizer()])
+def test_the_bare_states_of_a_model_are_refused_by_name(penalty):
+    with pytest.raises(TypeError, match="`states` must be HiddenStates"): penalty(tuple(cloud().layers))
