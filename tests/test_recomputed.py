@@ -116,6 +116,13 @@ def small(model="minilm", **options):
 
 def randomly(**options): return small(batches="random", **options)
 def pulled(target, placebo=False): return small(method="istar", target=target, lam=1., placebo=placebo)
+def pairs(**options):
+    "Runs on 1,500 rows of STS-B in float32."
+    return runs(task="stsb", model="minilm", lr=1e-4, limit=1500, epochs=2, batch_size=16, max_length=None, **options)
+
+
+def pulled_pairs(target, placebo=False): return pairs(method="istar", target=target, lam=1., placebo=placebo)
+def random_pairs(**options): return pairs(batches="random", **options)
 weaker, counted = dict(method="istar", lam=-.3), dict(method="istar", lam=-.3, tokens="all")
 down, masked = dict(method="istar", lam=-.1), "scratch:9a1403a25f0e872f"
 
@@ -153,6 +160,12 @@ numbers |= {
     "change in score by the placebo (5 of 5 runs collapsed), target 0.25, CoLA": lambda: student(minus(pulled(.25, True), small(**plain))),
     "score minus the placebo's, target 0.4, CoLA": lambda: student(minus(pulled(.4), pulled(.4, True))),
     "IsoScore minus the placebo's, target 0.4, CoLA": lambda: student(minus(pulled(.4), pulled(.4, True), end("isoscore"))),
+    "change in score, target 0.05, STS-B": lambda: student(minus(pulled_pairs(.05), pairs(**plain))),
+    "score minus the placebo's, target 0.25, STS-B": lambda: student(minus(pulled_pairs(.25), pulled_pairs(.25, True))),
+    "IsoScore minus the placebo's, target 0.25, STS-B": lambda: student(minus(pulled_pairs(.25), pulled_pairs(.25, True), end("isoscore"))),
+    "change in score with padding counted, λ = −5, STS-B in float32": lambda: student(minus(random_pairs(method="istar", lam=-5., tokens="all"), random_pairs(**plain))),
+    "real tokens keep more of their IsoScore where padding is counted, λ = −1, STS-B in float32": lambda: student(minus(random_pairs(method="istar", lam=-1., tokens="all"), random_pairs(method="istar", lam=-1.), end("isoscore"))),
+    "a penalty that counts padding moves padding away from the text, λ = −5, STS-B in float32": lambda: student(minus(random_pairs(method="istar", lam=-5., tokens="all"), random_pairs(**plain), end("padding_apart"))),
     "the score is higher than with the penalty from the start, λ = −0.1 after one epoch": lambda: student(minus(small(lam_start=1., **down), small(**down))),
     "score without a penalty, masked minus contrastive, CoLA": lambda: student(minus(small(masked, **plain), small(**plain))),
 }
