@@ -257,5 +257,6 @@ def check_states(
 )->HiddenStates:         # the value, if valid
     "An error if a penalty is given the bare states of a model."
     if not isinstance(states, HiddenStates):
-        raise TypeError(f"`states` must be HiddenStates(out.hidden_states, attention_mask), not {type(states).__name__}")
+        raise TypeError("`states` must be HiddenStates(out.hidden_states, attention_mask), "
+                        f"not {type(states).__name__}")
     return states
