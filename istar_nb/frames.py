@@ -89,14 +89,17 @@ def _plainly_named(path:Path, folder:str)->Path:
 def _load_cells(folder:str, **options)->"datasets.DatasetDict":
     "A folder of files with commas or tabs."
     import datasets
-    def load(dtype): return datasets.load_dataset("csv", data_dir=folder, dtype=dtype, **options, **_cells, **_lines)
+    more = dict(data_dir=folder, **options, **_cells, **_lines)
+    def load(features): return datasets.load_dataset("csv", features=features, **more)
     found = load(None)
-    whole = {name for split in found.values() for name, kind in split.features.items() if "int" in kind.dtype}
+    kinds = next(iter(found.values())).features
+    def as_words(names): return datasets.Features({**kinds, **dict.fromkeys(names, datasets.Value("string"))})
+    whole = [name for name, kind in kinds.items() if "int" in kind.dtype]
     if not whole: return found
-    written = load(dict.fromkeys(whole, str)).values()
-    words = {name for name in whole
-             if any(re.fullmatch(_numbered, cell or "") for split in written for cell in split[name])}
-    return load(dict.fromkeys(words, str)) if words else found
+    written = load(as_words(whole)).values()
+    words = [name for name in whole
+             if any(re.fullmatch(_numbered, cell or "") for split in written for cell in split[name])]
+    return load(as_words(words)) if words else found
 
 
 def _load(path:Path, cache:str)->Any: # a table in memory, or a dict of them

@@ -150,6 +150,7 @@ def test_what_is_said_of_padding_changes_with_its_records(claims, tmp_path):
 
 def test_intervals_over_sentences_are_those_of_the_records_at_hand():
     "Every comparison that the records allow has one, of as many seeds, around the mean difference of the scores."
+    # which differs in the sixth digit: answers are stored rounded
     evidence = opened()
     stored, here = (json.loads((root/"results"/"crossed.json").read_text(encoding="utf-8")),
                     sentence_comparisons(evidence))
@@ -157,5 +158,5 @@ def test_intervals_over_sentences_are_those_of_the_records_at_hand():
     for name, (runs, baselines) in here.items():
         kept, mean = stored[name], (runs.score - baselines.score).mean()
         assert (kept["seeds"] == len(runs)
-                and kept["mean"] == pytest.approx(mean, abs=2e-6)), f"run tools/crossed.py again: {name}"
+                and kept["mean"] == pytest.approx(mean, abs=1e-5)), f"run tools/crossed.py again: {name}"
         assert kept["low"] <= kept["mean"] <= kept["high"]    # equal where both collapse in every seed

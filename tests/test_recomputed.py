@@ -164,7 +164,7 @@ numbers |= {
     "score minus the placebo's, target 0.25, STS-B": lambda: student(minus(pulled_pairs(.25), pulled_pairs(.25, True))),
     "IsoScore minus the placebo's, target 0.25, STS-B": lambda: student(minus(pulled_pairs(.25), pulled_pairs(.25, True), end("isoscore"))),
     "change in score with padding counted, λ = −5, STS-B in float32": lambda: student(minus(random_pairs(method="istar", lam=-5., tokens="all"), random_pairs(**plain))),
-    "real tokens keep more of their IsoScore where padding is counted, λ = −1, STS-B in float32": lambda: student(minus(random_pairs(method="istar", lam=-1., tokens="all"), random_pairs(method="istar", lam=-1.), end("isoscore"))),
+    "real tokens keep more of their IsoScore where padding is counted, λ = −5, STS-B in float32": lambda: student(minus(random_pairs(method="istar", lam=-5., tokens="all"), random_pairs(method="istar", lam=-5.), end("isoscore"))),
     "a penalty that counts padding moves padding away from the text, λ = −5, STS-B in float32": lambda: student(minus(random_pairs(method="istar", lam=-5., tokens="all"), random_pairs(**plain), end("padding_apart"))),
     "the score is higher than with the penalty from the start, λ = −0.1 after one epoch": lambda: student(minus(small(lam_start=1., **down), small(**down))),
     "score without a penalty, masked minus contrastive, CoLA": lambda: student(minus(small(masked, **plain), small(**plain))),
