@@ -33,7 +33,7 @@ padding_run_grids = ("padding", "padding-pairs", "padding-pairs-range")
 def padding_runs(
     evidence:Evidence,
 ):  # pandas DataFrame; `tokens` is "none" without a penalty, `cloud` the IsoScore of the points that a penalty saw,
-    # `where` the task, and the precision of those runs on fewer rows that are in float32
+    # `where` the task, with "in float32" for the smaller design on STS-B
     "The runs of the padding grids, with the share of the penalty's gradient that fell on padding."
     shares = {record.id: gradient_share(record.steps) for record in evidence.records(*padding_run_grids)}
     runs = evidence.runs(*padding_run_grids)

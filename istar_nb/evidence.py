@@ -151,7 +151,7 @@ def _late_loss(
 # %% ../nbs/51_evidence.ipynb #5046e5ca
 def collapsed(
     record:RunRecord,  # finished
-)->bool:
+)->bool:              # False where the task has no classes
     "Whether a run gives every row the same answer, judged without its score."
     share = record.epochs[-1].get("majority_share")
     if share is not None: return share >= 0.99

@@ -22,9 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    import datasets
-    import pandas as pd
+if TYPE_CHECKING: import pandas as pd
 
 # %% ../nbs/18_frames.ipynb #1c13d77a
 _separators = {".csv": ",", ".tsv": "\t"}
@@ -56,18 +54,18 @@ def _is_quoted(path:Path)->bool:
 # %% ../nbs/18_frames.ipynb #b4e72867
 _numbered = r"\s*[-+]?0\d+\s*"    # a whole number that begins with a zero, as a pattern
 
-def _read_cells(path:Path)->"pd.DataFrame":
+def _read_cells(path:Path, words:Sequence[str]=())->"pd.DataFrame": # `words`: columns that hold words in any case
     "A file with commas or tabs."
     import pandas as pd
     end = file_format(path)
     plain = dict(quoting=csv.QUOTE_NONE) if end == ".tsv" and not _is_quoted(path) else {}
     options = dict(sep=_separators[end], low_memory=False, **_cells, **plain)
-    frame = pd.read_csv(path, **options)
+    frame = pd.read_csv(path, dtype=dict.fromkeys(words, str), **options)
     if not isinstance(frame.index, pd.RangeIndex): raise ValueError("its rows have more cells than its header")
-    whole = [i for i, kind in enumerate(frame.dtypes) if pd.api.types.is_integer_dtype(kind)]
-    if whole and path.is_file():    # a pipe cannot be read again
-        for name, cells in pd.read_csv(path, usecols=whole, dtype=str, **options).items():
-            if cells.str.fullmatch(_numbered).any(): frame[name] = cells
+    numbers = [i for i, kind in enumerate(frame.dtypes) if kind.kind in "iuf"]    # fractions where a cell is empty
+    if numbers:
+        for name, cells in pd.read_csv(path, usecols=numbers, dtype=str, **options).items():
+            if cells.str.fullmatch(_numbered, na=False).any(): frame[name] = cells
     return frame.astype(object).where(frame.notna(), None)
 
 # %% ../nbs/18_frames.ipynb #007e3296
@@ -85,34 +83,39 @@ def _plainly_named(path:Path, folder:str)->Path:
         link.symlink_to(file)
     return plain/_pattern.sub("_", path.name)
 
-# %% ../nbs/18_frames.ipynb #ef12897d
-def _load_cells(folder:str, **options)->"datasets.DatasetDict":
-    "A folder of files with commas or tabs."
+# %% ../nbs/18_frames.ipynb #3f8a51d7
+def _read_folder(folder:Path, cache:str)->"dict[str,pd.DataFrame]": # split -> table
+    "Files with commas or tabs. A column that holds words in one of them holds words in all."
     import datasets
-    more = dict(data_dir=folder, **options, **_cells, **_lines)
-    def load(features): return datasets.load_dataset("csv", features=features, **more)
-    found = load(None)
-    kinds = next(iter(found.values())).features
-    def as_words(names): return datasets.Features({**kinds, **dict.fromkeys(names, datasets.Value("string"))})
-    whole = [name for name, kind in kinds.items() if "int" in kind.dtype]
-    if not whole: return found
-    written = load(as_words(whole)).values()
-    words = [name for name in whole
-             if any(re.fullmatch(_numbered, cell or "") for split in written for cell in split[name])]
-    return load(as_words(words)) if words else found
+    import pandas as pd
+    splits = datasets.load_dataset_builder("csv", data_dir=str(folder), cache_dir=cache).config.data_files
+    def read(words=()): return {str(split): [_read_cells(Path(file), words) for file in files]
+                                for split, files in splits.items()}
+    found = read()
+    tables = [table for some in found.values() for table in some]
+    if len({frozenset(table) for table in tables}) > 1: raise ValueError("its files have different columns")
+    def kinds(name): return {isinstance(cell, str) for table in tables for cell in table[name] if cell is not None}
+    words = [name for name in tables[0] if len(kinds(name)) > 1]
+    return {split: pd.concat(some, ignore_index=True) for split, some in (read(words) if words else found).items()}
 
+# %% ../nbs/18_frames.ipynb #ef12897d
+def _copied(pipe:Path, folder:str)->Path:
+    "What a pipe holds as a file: it can be read only once."
+    copy = Path(folder, pipe.name)
+    copy.write_bytes(pipe.read_bytes())
+    return copy
 
 def _load(path:Path, cache:str)->Any: # a table in memory, or a dict of them
     "What pandas or `datasets` makes of a file or folder."
     import datasets
+    if path.is_fifo(): path = _copied(path, cache)
     path = _plainly_named(path, cache)
     options = dict(cache_dir=cache, keep_in_memory=True)
     if path.is_dir():
         if any((path/name).is_file() for name in ("dataset_dict.json", "state.json")):
             return datasets.load_from_disk(str(path), keep_in_memory=True)
         kinds = {file_format(file) for file in path.rglob("*")} - {None}
-        if len(kinds) == 1 and (end := kinds.pop()) in _separators:
-            return _load_cells(str(path), sep=_separators[end], **options)
+        if len(kinds) == 1 and kinds.pop() in _separators: return _read_folder(path, cache)
         return datasets.load_dataset(str(path), **options)
     if file_format(path) in _separators: return _read_cells(path)
     name, more = _others[file_format(path)]

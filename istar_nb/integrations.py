@@ -209,7 +209,7 @@ class _PenalizedLoss(_CountedLoss):
         if first and len(batches) > 1 and self.regularizer.needs_update: self.prepare_penalty(model, batches)
         wanted = asked_for(self.regularizer.layers, model)    # and the last layer: a split model's loss is there
         task, out = plain(model, {**inputs, "output_hidden_states": wanted is True or [*wanted, -1]}, True)
-        penalty = self.regularizer(states_of(out, inputs, model), inputs.get(self.label))
+        penalty = self.regularizer(states_of(out, inputs, model), inputs.get(self._label))
         _warn_if_frozen(penalty)
         k = getattr(self, "current_gradient_accumulation_steps", 1)
         parts = k if self.average_of_update(num_items_in_batch) else 1
@@ -219,7 +219,7 @@ class _PenalizedLoss(_CountedLoss):
         return (loss, out) if return_outputs else loss
 
     @property
-    def label(self)->str: return self.label_names[0] if len(self.label_names) == 1 else "labels"    # its name
+    def _label(self)->str: return self.label_names[0] if len(self.label_names) == 1 else "labels"    # its name
     @property
     def strength(self)->float: # the present λ
         return float(self.lam.lam if isinstance(self.lam, RelativeStrength) else self.lam)
@@ -234,7 +234,7 @@ class _PenalizedLoss(_CountedLoss):
         "Show the micro-batches of an update to a penalty that takes them as one batch; the random state stays."
         def seen(rows):
             with torch.no_grad(), self.compute_loss_context_manager():
-                return model_states(self.accelerator.unwrap_model(model), _inputs_of(self, rows)), rows.get(self.label)
+                return model_states(self.accelerator.unwrap_model(model), _inputs_of(self, rows)), rows.get(self._label)
         with same_random_state(): self.regularizer.prepare(seen(self._prepare_inputs(batch)) for batch in batches)
 
 # %% ../nbs/15_integrations.ipynb #02045256

@@ -1,5 +1,7 @@
 "Own data: real files of every kind through the command line, sweeps and Python; mistakes give a message, no record."
 import json
+import os
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -304,3 +306,14 @@ def test_a_row_without_a_label_is_named():
     kinds = Features(text=Value("string"), label=ClassLabel(names=["poor", "good"]))
     rows = Dataset.from_dict(dict(text=["a", "b", "c", "d"], label=[0, 1, -1, 1]), features=kinds)
     with pytest.raises(ValueError, match="column 'label' is empty in row 2"): Task.from_frame(rows, "text", "label")
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl"])
+def test_a_named_pipe_gives_the_rows_of_its_file(ending, tmp_path):
+    "Whatever has to be read twice to be understood: quotation marks, codes that begin with a zero."
+    table = pd.DataFrame(dict(text=['The "parcel"\tis lost.', "It is here."], code=["007", "12"]))
+    path, pipe = write(tmp_path, ending, table), tmp_path/f"pipe.{ending}"
+    os.mkfifo(pipe)
+    content = path.read_bytes()
+    threading.Thread(target=lambda: pipe.write_bytes(content), daemon=True).start()
+    assert read_splits(pipe) == read_splits(path) == dict(train=table.to_dict("records"))
