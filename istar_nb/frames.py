@@ -100,7 +100,7 @@ def _read_folder(folder:Path, cache:str)->"dict[str,pd.DataFrame]": # split -> t
 
 # %% ../nbs/18_frames.ipynb #ef12897d
 def _copied(pipe:Path, folder:str)->Path:
-    "What a pipe holds as a file: it can be read only once."
+    "A copy of what a pipe holds, because a pipe can be read only once."
     copy = Path(folder, pipe.name)
     copy.write_bytes(pipe.read_bytes())
     return copy
