@@ -26,7 +26,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from .isolayer import ClsModel
-from .states import HiddenStates, asked_for, is_causal
+from .states import HiddenStates, asked_for, is_causal, layer_count
 from .files import local_path
 from .tasks import Task, load_task
 
@@ -181,8 +181,10 @@ def _check_loaded(
     shapes = {name: (tuple(saved), tuple(wanted)) for name, saved, wanted in report["mismatched_keys"]}
     if wrong := sorted(name for name in shapes if name.startswith(body)):
         raise ValueError(f"`name` {source!r}: {', '.join(wrong)} do not have the shapes that its config.json gives")
-    # A pooler is part of some heads only.
-    if lacking := sorted(name for name in report["missing_keys"] if name.startswith(body) and "pooler" not in name):
+    # A pooler is part of some heads only, and what a model computes, such as sinusoids, is never saved.
+    computed = getattr(model, "_keys_to_ignore_on_load_missing", None) or ()
+    def wanted(name): return "pooler" not in name and not any(key.endswith(name) for key in computed)
+    if lacking := sorted(name for name in report["missing_keys"] if name.startswith(body) and wanted(name)):
         raise ValueError(f"`name` {source!r} lacks {len(lacking)} weights of a {model.config.model_type} model, "
                          f"such as {lacking[0]}: they would be random")
     return shapes
@@ -295,10 +297,11 @@ def forward_with_states(
     named = {} if getattr(config, "return_dict", True) else dict(return_dict=True)    # and not a tuple
     out = model(**batch, **named, output_hidden_states=asked_for(layers, model))
     states = out.hidden_states if "hidden_states" in out else None
-    count = 0 if states is None else len(states)
-    if count != config.num_hidden_layers+1:
-        raise ValueError(f"`model` returned {count} hidden states, and its {config.num_hidden_layers} layers and "
-                         f"embeddings make {config.num_hidden_layers+1}")
+    count, layers_of_text = 0 if states is None else len(states), layer_count(model)
+    if layers_of_text is None: raise ValueError("`model` does not say in its configuration how many layers it has")
+    if count != layers_of_text+1:
+        raise ValueError(f"`model` returned {count} hidden states, and its {layers_of_text} layers and embeddings make "
+                         f"{layers_of_text+1}")
     return out, HiddenStates(states, batch["attention_mask"], causal=is_causal(model))
 
 # %% ../nbs/21_encoders.ipynb #c5f4bb0d

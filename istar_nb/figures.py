@@ -175,7 +175,7 @@ def plot_measure(
         errors = [2*(s.get(f"{name}_se") or 0) for _, s in points]
         ax.errorbar([l for l, _ in points], [s[name] for _, s in points], errors, fmt="o-", capsize=2,
                     label=literal(model))
-    ax.set(title=measure_names[name], xlabel="layer (0: embeddings)")
+    ax.set(title=measure_names.get(name, name), xlabel="layer (0: embeddings)")
     ax.locator_params(axis="x", integer=True)
     return ax
 

@@ -46,7 +46,7 @@ class _Measured:
         ax:"Axes|None"=None,     # None for new ones
     )->"Axes":
         "A measure by layer, one line a model, with two standard errors."
-        known = [column for column in self.frame() if not column.endswith("_se")]
+        known = [column for column in self.frame().select_dtypes("number") if not column.endswith("_se")]
         if name not in known: raise ValueError(f"`name` must be one of {', '.join(known)}, not {name!r}")
         ax = plot_measure(self.measures, name, ax)
         if len(self.measures) > 1: ax.legend()

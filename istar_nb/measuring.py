@@ -29,7 +29,7 @@ from .files import local_path
 from .points import as_points, from_numpy
 from .progress import progress_bar
 from .records import finite
-from .states import HiddenStates, choose_layers, layer_numbers
+from .states import HiddenStates, choose_layers, layer_count, layer_numbers
 from .streaming import IsotropyMetrics, points_of
 
 if TYPE_CHECKING:
@@ -264,8 +264,9 @@ def text_source(
     return read, f"{task} (training rows)"
 
 # %% ../nbs/32_measuring.ipynb #b15cafc6
-def _check_layers(name:str, layers:tuple[int,...]|str|None, last:int)->None:
+def _check_layers(name:str, layers:tuple[int,...]|str|None, last:int|None)->None:
     "An error for a layer that a model does not have."
+    if last is None: raise ValueError(f"{name}: its configuration does not say how many layers it has for text")
     try: choose_layers(layers, last + 1)
     except ValueError as e: raise ValueError(f"{name}: {e}") from None
 
@@ -286,6 +287,7 @@ def _encoder_of(model:str|tuple, hub:bool)->Encoder:
     if not hasattr(tokenizer, "pad"):
         raise TypeError(f"`model` must hold a tokenizer of transformers, not {type(tokenizer).__name__}")
     module, tokenizer = getattr(module, "module", module), copy.deepcopy(tokenizer)
+    if getattr(module.config, "is_encoder_decoder", False): module = module.get_encoder()
     if tokenizer.pad_token is None: tokenizer.pad_token = tokenizer.eos_token
     fit_tokenizer(type(module).__name__, module, tokenizer)
     return Encoder(module, tokenizer)
@@ -306,7 +308,7 @@ def measure_models(
     models, layers = [str(m) if isinstance(m, Path) else m for m in models], layer_numbers(layers)
     encoders = [_encoder_of(m, hub) for m in models]
     names = [m if isinstance(m, str) else _model_label(encoder.model) for m, encoder in zip(models, encoders)]
-    for name, encoder in zip(names, encoders): _check_layers(name, layers, encoder.model.config.num_hidden_layers)
+    for name, encoder in zip(names, encoders): _check_layers(name, layers, layer_count(encoder.model))
     found, read = {}, count(1)
     for given, label, (model, tokenizer) in zip(models, distinct(names), encoders):
         read, bar = count(1), progress_bar(texts(), f"measuring {label}", progress, unit=" texts")

@@ -57,10 +57,10 @@ class Recorded:
         try: values = json.loads(text)
         except RecursionError: raise ValueError("a record must not be nested as deeply as this text is") from None
         if not isinstance(values, dict): raise ValueError("a record must be a JSON object")
+        if values.get("schema") != schema:    # before the fields, which differ between schemas
+            raise ValueError(f"the record has schema {values.get('schema')}, and {schema} is read")
         if unknown := sorted(set(values) - {f.name for f in fields(cls)}):
             raise ValueError(f"a record has no field {', '.join(map(repr, unknown))}")
-        if values.get("schema") != schema:
-            raise ValueError(f"the record has schema {values.get('schema')}, and {schema} is read")
         record = cls(**values)
         if cls.describes.from_dict(record.config).id != record.id:
             raise ValueError(f"the record's id {record.id!r} does not belong to its configuration")

@@ -84,10 +84,11 @@ def _comparable_records(
 def _run_row(
     record:RunRecord, # finished
 )->dict:              # name of a column -> value
-    "The values shown for one run, to five digits."
+    "The values shown for one run, to five digits; None for a cloud without variance, which has no IsoScore."
     end = record.epochs[-1]
+    def short(value): return value if value is None else round(value, 5)
     return dict(id=record.id, seed=record.config["seed"], metric=record.metric, score=record.score,
-                isoscore=round(end["isoscore"], 5), layers=[round(value, 5) for value in end["isoscore_layers"]])
+                isoscore=short(end["isoscore"]), layers=list(map(short, end["isoscore_layers"])))
 
 # %% ../nbs/41_run_explorer.ipynb #fc0d001d
 def compact_runs(
@@ -113,7 +114,9 @@ def run_controls(
     runs:dict[str,list], # from `compact_runs`
 )->dict[str,Choice]:
     "What can be chosen among the runs of a store; at first the first method on the first data."
-    data, depth = tuple(dict.fromkeys(runs["data"])), max(map(len, runs["layers"]))
+    data = tuple(dict.fromkeys(runs["data"]))
+    if not data: raise ValueError("`runs` is empty: the store has no finished run of an encoder on which a method was tried")
+    depth = max(map(len, runs["layers"]))
     tried = {setting["method"] for setting in runs["settings"]} - {"none"}
     methods = ("all", *(method for method in METHODS if method in tried))
     return {"data": Choice("encoder and task", data[0], data),
@@ -148,8 +151,11 @@ def run_points(
     shown = sorted({*mine, *(runs["plain"][i] for i in mine)} - {-1})
     if any(k >= len(runs["layers"][i]) for i in shown): raise ValueError(f"The encoder of {data} has no layer {layer}.")
     def place(i): return runs["isoscore"][i] if k < 0 else runs["layers"][i][k], runs["score"][i]
-    def apart(i, plain): return (None, None) if plain in (-1, i) else [a - b for a, b in zip(place(i), place(plain))]
-    return [RunPoint(runs["setting"][i], runs["seed"][i], *place(i), *apart(i, runs["plain"][i])) for i in shown]
+    measured = [i for i in shown if place(i)[0] is not None]
+    if shown and not measured: raise ValueError("None of these runs has an IsoScore in this layer.")
+    def apart(i, plain):
+        return [a - b for a, b in zip(place(i), place(plain))] if plain != i and plain in measured else (None, None)
+    return [RunPoint(runs["setting"][i], runs["seed"][i], *place(i), *apart(i, runs["plain"][i])) for i in measured]
 
 # %% ../nbs/41_run_explorer.ipynb #951b55bd
 def run_table(

@@ -25,7 +25,7 @@ from .methods import METHODS, begin_of
 from .records import model_sha256
 from .runs import RunConfig, task_of
 from .second_stage import split_indices
-from .states import HiddenStates, is_causal
+from .states import HiddenStates, is_causal, layer_count
 from .tasks import Task, load_task
 
 # %% ../nbs/25_session.ipynb #d50fbaf3
@@ -175,7 +175,7 @@ class Session(_Prepared):
         model, tokenizer = make_model(self.config, self.task, hub)
         self.model_sha256 = model_sha256(config.model)
         self.read(tokenizer)
-        self.check(model.config.num_hidden_layers)
+        self.check(layer_count(model))
         if (begin := begin_of(self.config)) is not None: begin(self.config, model, self.texts(model))
         self.prepare(model)
         set_seed(config.seed, device_specific=True)  # different dropout on every process

@@ -215,6 +215,22 @@ def test_choices_among_the_runs(page, runs):
     assert chosen(page, data="scratch on cola", method="all", layer="6", show="scores") == str(error.value)
 
 
+def test_runs_without_an_isoscore_are_left_out(page, runs):
+    data = rex.run_controls(runs)["data"].options[0]
+    first, second = [i for i, where in enumerate(runs["data"]) if where == data and runs["plain"][i] not in (-1, i)][:2]
+    lacking = {runs["plain"][first], second}
+    altered = runs | dict(isoscore=[None if i in lacking else x for i, x in enumerate(runs["isoscore"])],
+                          layers=[[None]*len(row) if runs["data"][i] == data else row
+                                  for i, row in enumerate(runs["layers"])])
+    points = rex.run_points(altered, data)
+    assert len(points) == len(rex.run_points(runs, data)) - len(lacking)
+    choice = dict(data=data, method="all", layer="pooled", seed="all")
+    theirs = page.run(f"explore.runs.runPoints({json.dumps(altered)}, {json.dumps(choice)})")
+    assert [(each["x"], each["y"], each["dx"]) for each in theirs] == [(p.x, p.y, p.dx) for p in points]
+    assert rex.run_table(points)
+    with pytest.raises(ValueError, match="IsoScore in this layer"): rex.run_points(altered, data, layer="1")
+
+
 # ---- the page
 
 def test_every_control_has_a_label(page):

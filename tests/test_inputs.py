@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy.sparse import csr_matrix
 
+from istar_nb import measure
 from istar_nb.dimension import gride, two_nn
 from istar_nb.isolayer import isotropy_loss
 from istar_nb.scores import isoscore, isoscore_unbiased
@@ -165,3 +166,11 @@ def test_odd_clouds_have_finite_values_or_an_error_that_names_the_argument(name)
 @pytest.mark.parametrize("name", sorted(set(MEASURES) - {"moments"}))    # which take in what can be added up
 def test_what_cannot_be_computed_with_is_refused_by_name(name, form):
     with pytest.raises(TypeError, match="`.+` must be dense and of 16 bits or more"): MEASURES[name](form(CLOUD))
+
+
+def test_every_number_of_a_layer_can_be_plotted():
+    found = measure(CLOUD)
+    names = [name for name in found.frame().select_dtypes("number") if not name.endswith("_se")]
+    assert {"isoscore", "ev_1", "effective_rank_raw"} <= set(names)
+    for name in names: assert found.plot(name).get_title()
+    with pytest.raises(ValueError, match="`name` must be one of"): found.plot("reason")

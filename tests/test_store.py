@@ -1,4 +1,5 @@
 "One store, many writers: eight processes at once, on disk and on a local S3 server (given s3fs and moto)."
+import json
 import warnings
 from dataclasses import asdict, replace
 from uuid import uuid4
@@ -8,7 +9,8 @@ import pytest
 from istar_nb.grids import load_records
 from istar_nb.files import open_root
 from istar_nb.records import RunRecord, find_record, iterate_records, save_record
-from istar_nb.runs import RunConfig
+from istar_nb.run_explorer import compact_runs, run_controls, run_points
+from istar_nb.runs import RunConfig, schema
 from processes import FORKED, Process
 
 writers, own, shared = 8, 15, 10
@@ -99,3 +101,30 @@ def test_a_sweep_on_s3(bucket, tmp_path):
     assert find_record(bucket, RunConfig(seed=5).id) is not None and len(load_records(bucket)) == 3
     save_record(other, bucket)
     assert find_record(bucket, other.id).seconds == 1.
+
+
+def finished(isoscore, layers, **options):
+    "A record of a run whose last evaluation found these scores."
+    config = RunConfig(**options).complete
+    last = dict(epoch=1, score=0.5, isoscore=isoscore, isoscore_layers=layers)
+    return RunRecord(asdict(config), config.id, "done", "accuracy", 0.5, [last])
+
+
+def test_a_run_with_a_layer_without_variance_does_not_hide_the_others(tmp_path):
+    for record in (finished(0.2, [0.1, 0.2, 0.3], method="none"), finished(None, [0.1, None, 0.1], method="istar", lam=-1.)):
+        save_record(record, tmp_path)
+    runs = compact_runs(tmp_path)
+    assert sorted(runs["isoscore"], key=str) == [0.2, None] and [0.1, None, 0.1] in runs["layers"]
+    (name,) = set(runs["data"])
+    assert [p.x for p in run_points(runs, name)] == [0.2] and len(run_points(runs, name, layer="embeddings")) == 2
+
+
+@pytest.mark.parametrize("options", ([], [dict(method="none")]))
+def test_a_store_without_a_method_says_so(options, tmp_path):
+    for each in options: save_record(finished(0.2, [0.1, 0.2, 0.3], **each), tmp_path)
+    with pytest.raises(ValueError, match="on which a method was tried"): run_controls(compact_runs(tmp_path))
+
+
+def test_a_record_of_a_later_schema_is_named_as_such():
+    text = json.dumps(json.loads(finished(0.2, [0.1], method="none").to_json()) | dict(schema=schema + 1, new_field=3))
+    with pytest.raises(ValueError, match=f"has schema {schema + 1}, and {schema} is read"): RunRecord.from_json(text)

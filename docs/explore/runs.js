@@ -12,9 +12,11 @@ explore.runs = (function () {
       ["all", String(runs.seed[i])].includes(seed) &&
                                                    ["all", runs.settings[runs.setting[i]].method].includes(method))
     const shown = new Set([...mine, ...mine.map(i => runs.plain[i])].filter(i => i >= 0))
-    return [...shown].sort((a, b) => a - b).map(i => {
-      if (k >= runs.layers[i].length) throw new Error(`The encoder of ${data} has no layer ${layer}.`)
-      const x = isotropy(i), y = runs.score[i], p = runs.plain[i], paired = p >= 0 && p !== i
+    if ([...shown].some(i => k >= runs.layers[i].length)) throw new Error(`The encoder of ${data} has no layer ${layer}.`)
+    const measured = new Set([...shown].filter(i => isotropy(i) !== null))
+    if (shown.size && !measured.size) throw new Error("None of these runs has an IsoScore in this layer.")
+    return [...measured].sort((a, b) => a - b).map(i => {
+      const x = isotropy(i), y = runs.score[i], p = runs.plain[i], paired = p !== i && measured.has(p)
       return {setting: runs.setting[i], seed: runs.seed[i], x, y,
               dx: paired ? x - isotropy(p) : null, dy: paired ? y - runs.score[p] : null}
     })
