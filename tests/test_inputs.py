@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.sparse import csr_matrix
 
-from istar_nb import measure
+import istar_nb
 from istar_nb.dimension import gride, two_nn
 from istar_nb.isolayer import isotropy_loss
 from istar_nb.scores import isoscore, isoscore_unbiased
@@ -169,7 +169,7 @@ def test_what_cannot_be_computed_with_is_refused_by_name(name, form):
 
 
 def test_every_number_of_a_layer_can_be_plotted():
-    found = measure(CLOUD)
+    found = istar_nb.measure(CLOUD)
     names = [name for name in found.frame().select_dtypes("number") if not name.endswith("_se")]
     assert {"isoscore", "ev_1", "effective_rank_raw"} <= set(names)
     for name in names: assert found.plot(name).get_title()

@@ -6,8 +6,9 @@ from uuid import uuid4
 
 import pytest
 
-from istar_nb.grids import load_records
+from istar_nb.figures import comparison_figure
 from istar_nb.files import open_root
+from istar_nb.grids import load_records
 from istar_nb.records import RunRecord, find_record, iterate_records, save_record
 from istar_nb.run_explorer import compact_runs, run_controls, run_points
 from istar_nb.runs import RunConfig, schema
@@ -111,8 +112,8 @@ def finished(isoscore, layers, **options):
 
 
 def test_a_run_with_a_layer_without_variance_does_not_hide_the_others(tmp_path):
-    for record in (finished(0.2, [0.1, 0.2, 0.3], method="none"), finished(None, [0.1, None, 0.1], method="istar", lam=-1.)):
-        save_record(record, tmp_path)
+    save_record(finished(0.2, [0.1, 0.2, 0.3], method="none"), tmp_path)
+    save_record(finished(None, [0.1, None, 0.1], method="istar", lam=-1.), tmp_path)
     runs = compact_runs(tmp_path)
     assert sorted(runs["isoscore"], key=str) == [0.2, None] and [0.1, None, 0.1] in runs["layers"]
     (name,) = set(runs["data"])
@@ -128,3 +129,8 @@ def test_a_store_without_a_method_says_so(options, tmp_path):
 def test_a_record_of_a_later_schema_is_named_as_such():
     text = json.dumps(json.loads(finished(0.2, [0.1], method="none").to_json()) | dict(schema=schema + 1, new_field=3))
     with pytest.raises(ValueError, match=f"has schema {schema + 1}, and {schema} is read"): RunRecord.from_json(text)
+
+
+def test_a_figure_of_one_seed_refuses_two():
+    two = [finished(0.2, [0.1, 0.2, 0.3], method="none", seed=seed) for seed in (0, 1)]
+    with pytest.raises(ValueError, match="2 runs and only 1 name"): comparison_figure(two)
