@@ -4,13 +4,15 @@
 
 # %% auto #0
 __all__ = ['agreeing', 'score_tests', 'told_as', 'is_opposite', 'dose_claims', 'method_of', 'placebo_claims', 'placebo_losses',
-           'push_of', 'gain_claims', 'strengths_of', 'isolayer_claims', 'shrink_claim', 'moved_claims',
-           'correlation_claims', 'sentences']
+           'push_of', 'not_excluded', 'gain_claims', 'strengths_of', 'small_change', 'isolayer_claims', 'shrink_claim',
+           'surviving', 'moved_claims', 'correlation_claims', 'sentences']
 
 # %% ../nbs/58_answers.ipynb #810f3832
 from collections.abc import Sequence
 
-from .claims import beside_paper, count, named, points, tested_strength
+from .claims import all_collapsed, beside_paper, count, named, points, tested_strength
+from .figures import signed
+from .istar_claims import table2_strengths
 from .verdicts import Claim
 
 # %% ../nbs/58_answers.ipynb #b7c223b8
@@ -78,7 +80,7 @@ def placebo_claims(
 def placebo_losses(
     claims:Sequence[Claim], # the claims of all pages
 )->dict[str,str]:           # task -> such as "5 of 5", most losses first; empty without any
-    "At how many settings a placebo lowers the score by an amount that survives the correction."
+    "At how many targets a placebo lowers the score by an amount that survives the correction."
     lost = {}
     for c in placebo_claims(claims):
         lost.setdefault(c.name.split(", ")[-1], []).append(c.survives and c.found.effect < 0)
@@ -89,14 +91,32 @@ def placebo_losses(
 # %% ../nbs/58_answers.ipynb #bdfdcf94
 def push_of(
     claims:Sequence[Claim], # the claims of all pages
-)->str:                     # such as ", and on average pushes 5 to 9 times as hard"; empty where it was not logged
-    "How much harder than their penalties placebos push."
+)->str:                     # such as "5 to 9"; empty where it was not logged
+    "How many times as hard as their penalties placebos push on average."
     pushes = sorted(c.push for c in placebo_claims(claims) if c.push == c.push)
     if not pushes: return ""
     low, high = (f"{push:.{int(push < 3)}f}" for push in (pushes[0], pushes[-1]))
-    return f", and on average pushes {low if low == high else f'{low} to {high}'} times as hard"
+    return low if low == high else f"{low} to {high}"
+
+
+def not_excluded(
+    claims:Sequence[Claim], # the claims of all pages
+)->str:                     # empty where on every task some loss survives, or no interval reaches below zero
+    "How much a placebo may still cost on tasks where no loss survives the correction."
+    left = [task for task, where in placebo_losses(claims).items() if where.startswith("none ")]
+    lows = {task: min(c.found.low for c in placebo_claims(claims) if c.name.endswith(f", {task}")) for task in left}
+    return "".join(f" On {task}, losses of up to {-100*low:.0f} points are not excluded." for task, low in lows.items()
+                   if low < 0)
 
 # %% ../nbs/58_answers.ipynb #549f75f5
+def _by_collapse(
+    tested:Sequence[Claim], # every strength
+)->str:                     # such as "; in 4 of these cases every run collapsed"; empty where none did
+    "In how many of the losses that survive every run collapsed."
+    dead = sum(all_collapsed(c) for c in tested if c.survives and c.found.effect < 0)
+    return f"; in {dead} of these cases every run collapsed" if dead else ""
+
+
 def _answer_on_doses(
     claims:Sequence[Claim], # the claims of all pages
 )->str:
@@ -105,16 +125,17 @@ def _answer_on_doses(
     if not tested: return "No strength of a penalty has three seeds."
     signs = [c.found.effect > 0 for c in tested if c.survives]
     gains, losses = sum(signs), len(signs) - sum(signs)
-    text = (f"{count(len(tested), 'combination')} of penalty, strength λ, encoder and task "
-            f"{'were' if len(tested) > 1 else 'was'} tested. After the correction, {gains or 'none'} "
-            f"{agreeing(gains, 'raise')} the task score and {losses or 'none'} {agreeing(losses, 'lower')} it.")
-    placebo = placebo_losses(claims)
+    text = (f"After the correction, {gains or 'none'} of {count(len(tested), 'combination')} of penalty, strength λ, "
+            f"encoder and task {agreeing(gains, 'raise')} the task score, and {losses or 'none'} "
+            f"{agreeing(losses, 'lower')} it{_by_collapse(tested)}.")
+    placebo, push = placebo_losses(claims), push_of(claims)
     if not placebo: return text
     (task, where), *others = placebo.items()
     also = "".join(f" and on {other} at {there}" for other, there in others)
+    harder = f" The placebo does not fade at the target as the penalty does; on average it pushes {push} times as hard."
     return (f"{text} A lower score does not by itself show that isotropy is the cause: on {task} a placebo, which "
             f"replaces the gradient of a penalty by a push in a fixed random direction, lowers the score at {where} "
-            f"settings{also}. The placebo does not fade as the penalty does{push_of(claims)}.")
+            f"targets{also}.{not_excluded(claims)}{harder*bool(push)}")
 
 # %% ../nbs/58_answers.ipynb #c771f706
 def gain_claims(
@@ -140,6 +161,23 @@ def _shown(found:dict[str,Claim])->str: # what follows "I-STAR with λ = −0.01
     return f"raises the mean score over tasks{only}{firm}"
 
 # %% ../nbs/58_answers.ipynb #9c229a83
+def small_change(
+    claims:Sequence[Claim], # the claims of all pages
+)->str:                     # a sentence; empty where it is not known, or λ is no weaker than the paper's
+    "How weak the tested λ is beside those that the paper selects, and how little it changes IsoScore."
+    found, by, moved = gain_claims(claims).values(), named(claims), []
+    for claim in found:
+        encoder, tasks = claim.name.rpartition(", ")[2], claim.text.partition("mean of ")[2].split(", ")
+        treated = (by.get(f"treatment, λ < 0, {encoder}, {task}") for task in tasks)
+        moved += [abs(c.found.effect) for c in treated if c and c.ours]
+    words = " ".join(map(tested_strength, found)).replace("−", "-").split()
+    tested = [float(word) for word in words if word[-1].isdigit()]
+    weakest = max(lam for lam in table2_strengths if lam < 0)
+    if not moved or not tested or min(tested) <= weakest: return ""
+    return (f" The weakest λ < 0 that the paper selects is {signed(weakest)}; this one changes IsoScore by at most "
+            f"{max(moved):.2f}, so it says little about larger changes.")
+
+
 def _answer_on_gain(
     claims:Sequence[Claim], # the claims of all pages
 )->str:
@@ -148,7 +186,8 @@ def _answer_on_gain(
     if not found: return "These runs do not test I-STAR's gain."
     ours = "".join(f" With {encoder} it changes the score by {points(c)}; this interval {beside_paper(c)}."
                    for encoder, c in found.items())
-    return f"I-STAR with {strengths_of(found)} (less isotropy, as its paper recommends) {_shown(found)}.{ours}"
+    return (f"I-STAR with {strengths_of(found)} (less isotropy, as its paper recommends) {_shown(found)}.{ours}"
+            f"{small_change(claims)}")
 
 # %% ../nbs/58_answers.ipynb #1b9a696e
 def isolayer_claims(
@@ -171,6 +210,17 @@ def shrink_claim(
     return None if claim.word == "not run" else claim
 
 # %% ../nbs/58_answers.ipynb #ebb9088e
+def surviving(
+    claims:Sequence[Claim], # of one answer
+    noun:str,               # what they are about, in the plural
+)->str:                     # empty for fewer than two
+    "How many of some claims survive the correction, as a sentence."
+    if len(claims) < 2: return ""
+    firm = sum(c.survives for c in claims)
+    which = "none" if not firm else "all" if firm == len(claims) else f"{firm}"
+    return f" Of these {len(claims)} {noun}, {which} {agreeing(firm, 'survive')} the correction."
+
+
 def _answer_on_isolayer(
     claims:Sequence[Claim], # the claims of all pages
 )->str:
@@ -190,9 +240,10 @@ def _answer_on_more_isotropy(
     "What the two papers that want more isotropy gain."
     bars = shrink_claim(claims)
     if bars is None: return _answer_on_isolayer(claims)
-    zero = "contains" if bars.found.low <= 0 <= bars.found.high else "excludes"
+    joint, alone, _, plain = isolayer_claims(claims)
+    told = [c for c in (joint, alone, plain, bars) if c.ours]
     return (f"{_answer_on_isolayer(claims)} The penalty of *Shrink the longest*, the entropy of selected bars, "
-            f"changes the score on CoLA by {points(bars)}; this interval {zero} zero.")
+            f"changes the score on CoLA by {points(bars)}.{surviving(told, 'changes')}")
 
 # %% ../nbs/58_answers.ipynb #ea693c80
 def moved_claims(
@@ -211,6 +262,15 @@ def correlation_claims(
     return by.get(f"{name}, without collapsed runs"), by[name], by["Figure 5, score, scratch, SST-2"]
 
 
+def _before_correction(
+    known:Sequence[Claim], # correlations
+)->str:                    # empty where none agrees without surviving
+    "Which correlations agree with the paper until the correction."
+    agree = [c for c in known if c.word == "holds" and not c.survives]
+    told = "; ".join(f"{c.ours} ({c.text.partition(', ')[2]})" for c in agree)
+    return f" Before it, {len(agree)} {agreeing(len(agree), 'agree')} with the paper: {told}." if agree else ""
+
+
 def _answer_on_geometry(
     claims:Sequence[Claim], # the claims of all pages
 )->str:
@@ -224,7 +284,7 @@ def _answer_on_geometry(
     if not known: return text
     return (f"{text} The paper explains its gains by a lower intrinsic dimension; {firm or 'none'} of our "
             f"{count(len(known), 'correlation')} of task score with intrinsic dimension {agreeing(firm, 'survive')} "
-            f"the correction.")
+            f"the correction.{_before_correction(known)}")
 
 # %% ../nbs/58_answers.ipynb #238f5c3a
 def sentences(

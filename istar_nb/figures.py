@@ -142,8 +142,8 @@ def comparison_figure(
     from matplotlib import pyplot as plt
     named, start = {run_label(r.config): r for r in records}, records[0].epochs[0]["isoscore_layers"]
     if len(named) < len(records):
-        raise ValueError(f"`records` has {len(records)} runs and only {len(named)} names ({', '.join(named)}): give one "
-                         "run of each method and strength")
+        raise ValueError(f"`records` has {len(records)} runs and only {len(named)} names ({', '.join(named)}): give "
+                         "one run of each method and strength")
     colors = {label: method_color(r.config["method"], _strength_of(r.config)) for label, r in named.items()}
     ends = {label: (r.epochs[-1], r.score) for label, r in named.items()}
     titles = "after training, by layer", "score against isotropy", "during training"

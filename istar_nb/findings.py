@@ -9,11 +9,11 @@ __all__ = ['on_isolayer', 'paragraphs']
 from collections.abc import Sequence
 
 from .answers import (agreeing, correlation_claims, dose_claims, gain_claims, is_opposite, isolayer_claims,
-                              method_of, moved_claims, placebo_losses, push_of, score_tests, shrink_claim,
-                              strengths_of, told_as)
+                              method_of, moved_claims, not_excluded, placebo_losses, push_of, score_tests, shrink_claim,
+                              small_change, strengths_of, surviving, told_as)
 from .claims import all_collapsed, beside_paper, count, named, points, tested_strength
 from .figures import signed
-from .istar_claims import luck, table1_gain, table2_paper
+from .istar_claims import luck, table1_gain, table2_strengths
 from .verdicts import Claim, probability
 
 # %% ../nbs/59_findings.ipynb #93496206
@@ -28,6 +28,15 @@ def _other_side(
     return other if other is not None and other.ours else None
 
 
+def _at_the_limit(
+    claim:Claim, # of any kind
+)->str:          # a sentence; empty where no correlation is 1 or −1
+    "How many correlations are as strong as can be, which Fisher's scale cannot hold."
+    most = sum(abs(value) > 1 - 1e-9 for value in claim.found.values) if claim.found.ranks else 0
+    return (f" In {most} of {claim.found.seeds} seeds the order is perfect; such a correlation is counted as slightly "
+            f"weaker, because Fisher's scale has no value for it." if most else "")
+
+
 def _survivor(
     claim:Claim,   # that survives the correction
     by:dict,       # name -> claim
@@ -35,13 +44,14 @@ def _survivor(
     "A result, with what the other sign of λ gives."
     other, kind = _other_side(claim, by), "rank correlation"*claim.found.ranks or "difference"
     against = "against the claim that "*is_opposite(claim)
-    if other is None: return f"{against or 'the claim that '}{told_as(claim.text)}: the {kind} is {claim.ours}."
+    if other is None:
+        return f"{against or 'the claim that '}{told_as(claim.text)}: the {kind} is {claim.ours}.{_at_the_limit(claim)}"
     (whole, _, side), there = claim.text.rpartition(", "), other.text.rpartition(", ")[2].removesuffix(" only")
     firm = "survives the correction, too" if other.survives else "does not survive the correction"
     judged = {"opposite": "contradicts", "holds": "agrees with"}.get(other.word)
     joint = f"which {judged} the claim {'and' if other.survives else 'but'} {firm}" if judged else "which is undecided"
     return (f"{against}one half of the claim that {told_as(whole)}: for {side.removesuffix(' only')} the {kind} is "
-            f"{claim.ours}. For {there} it is {other.ours}, {joint}.")
+            f"{claim.ours}.{_at_the_limit(claim)} For {there} it is {other.ours}, {joint}.")
 
 # %% ../nbs/59_findings.ipynb #aa5c28a8
 def _on_scores(
@@ -65,9 +75,11 @@ def _on_weaker_placebos(
     weaker = [c for c in claims if c.name.startswith(start) and c.found.seeds > 2]
     if not weaker: return ""
     _, target, task = weaker[0].name.removeprefix(start).split(", ")
-    told = [f"by {points(c)} with {c.name.removeprefix(start).split(', ')[0]}" for c in weaker]
-    return (f" For {target} on {task}, the placebo was also run with a smaller λ. The score then changes "
-            f"{', '.join(told[:-1])}{' and '*(len(told) > 1)}{told[-1]}.")
+    told = [f"by {points(c)} where it pushes {c.push:.1f} times as hard" for c in weaker]
+    penalty = named(claims)[f"placebo, change in score, {target}, {task}"]
+    return (f" For {target} on {task}, the placebo was also run with a smaller λ. The score changes "
+            f"{', '.join(told[:-1])}{' and '*(len(told) > 1)}{told[-1]} as the penalty, which itself changes it by "
+            f"{points(penalty)}.")
 
 # %% ../nbs/59_findings.ipynb #40838d57
 def _on_kept_isotropy(
@@ -87,6 +99,19 @@ def _on_kept_isotropy(
     return text
 
 
+def _beside_placebo(
+    claims:Sequence[Claim], # the claims of all pages
+)->str:                     # empty where none has three seeds
+    "How many differences between a penalty and its placebo survive the correction, and which."
+    start = "placebo, score minus "
+    found = [c for c in claims if c.name.startswith(start) and c.found.seeds > 2]
+    firm = [c for c in found if c.survives]
+    told = "; ".join(f"{', '.join(c.text.split(', ')[1:])}: {points(c)}" for c in firm)
+    return (f" Of {count(len(found), 'difference')} between a penalty and a placebo with the same target, "
+            f"{len(firm) or 'none'} {agreeing(len(firm), 'survive')} the correction{f' ({told})' if told else ''}."
+            if found else "")
+
+
 def _on_placebo(
     claims:Sequence[Claim], # the claims of all pages
 )->str:                     # empty where no placebo was run
@@ -94,15 +119,34 @@ def _on_placebo(
     placebo = placebo_losses(claims)
     if not placebo: return ""
     (task, where), *others = placebo.items()
-    also = "".join(f" and at {there} on {other}" for other, there in others)
+    also, push = "".join(f" and at {there} on {other}" for other, there in others), push_of(claims)
+    measured = "the push is λ|ln ι − ln ι₀|, for IsoScore ι and target ι₀"
+    if push: push = f", and on average pushes {push} times as hard; {measured}"
     return (f" Some penalties here have a *target*: they pull IsoScore to a given value and fade when it is reached."
             f"{_on_kept_isotropy(claims)} The placebo of such a penalty pushes the weights in a fixed random "
-            f"direction. It does not fade{push_of(claims)}; the push is λ|ln ι − ln ι₀|, for IsoScore ι and target ι₀."
-            f" The placebo lowers the score at {where} targets on {task}{also} by an "
-            f"amount that survives the correction.{_on_weaker_placebos(claims)} So a loss of score does not by itself "
+            f"direction. It does not fade{push}. The placebo lowers the score at {where} targets on {task}{also} by "
+            f"an amount that survives the correction.{not_excluded(claims)}{_on_weaker_placebos(claims)}"
+            f"{_beside_placebo(claims)} So a loss of score does not by itself "
             f"show that the changed isotropy is what does the harm.")
 
 # %% ../nbs/59_findings.ipynb #867b9e8a
+def _on_pairs(
+    claims:Sequence[Claim], # the claims of all pages
+)->str:                     # empty where on real tokens no loss survives the correction
+    "What the paper's strengths do on STS-B, with padding counted and on real tokens alone."
+    by, told = named(claims), []
+    for lam in table2_strengths:
+        at = f"λ = {signed(lam)}, STS-B in float32"
+        counted, real = (by.get(f"padding, change in score {kind}, {at}")
+                         for kind in ("with padding counted", "on real tokens"))
+        if not real or not real.survives or real.found.effect > 0: continue
+        apart = by[f"padding, the score is higher where padding is counted, {at}"]
+        firm = "survives" if apart.survives else "does not survive"
+        told.append(f"{points(counted)} at λ = {signed(lam)}, and on real tokens alone by {points(real)} (the "
+                    f"difference {firm} the correction)")
+    return f" On STS-B, where padding counts, the score changes by {'; by '.join(told)}." if told else ""
+
+
 def _on_padding(
     claims:Sequence[Claim], # the claims of all pages
 )->str:                     # empty where no such runs have three seeds
@@ -112,12 +156,12 @@ def _on_padding(
                if c.name.startswith(start) and c.name.endswith(", CoLA") and c.found.seeds > 2}
     if "λ = −0.3" not in counted: return ""
     one, dead = counted["λ = −0.3"], [lam for lam, c in counted.items() if all_collapsed(c)]
-    papers = {f"λ = {signed(float(cell.partition('|')[0]))}" for row in table2_paper.values() for cell in row.split()}
+    papers = {f"λ = {signed(lam)}" for lam in table2_strengths}
     same = ", strengths that the paper selects," if dead and papers.issuperset(dead) else ""
     text = (f" Where padding counts as points, as in the released code, λ = −0.3 changes the score on CoLA by "
             f"{points(one)} (p = {probability(one.adjusted)} after correction)")
-    if not dead: return f"{text}."
-    return f"{text}; {' and '.join(dead)}{same} make{'s'*(len(dead) == 1)} every run collapse there too."
+    lost = f"; {' and '.join(dead)}{same} make{'s'*(len(dead) == 1)} every run collapse there too" if dead else ""
+    return f"{text}{lost}.{_on_pairs(claims)}"
 
 # %% ../nbs/59_findings.ipynb #7957c4c2
 def _on_strengths(
@@ -183,21 +227,11 @@ def _on_gain(
     for encoder, c in found.items():
         text += (f" With {encoder} ({c.text.partition('mean of ')[2]}) the change is {points(c)}; this interval "
                  f"{beside_paper(c)}.{_unmoved(c, claims)}")
+    text += small_change(claims)
     return text + (f" With {tested_strength(raised)}, from which the paper expects a loss, the change is "
                    f"{points(raised)} with MiniLM.{_unmoved(raised, claims)}" if raised.ours else "")
 
 # %% ../nbs/59_findings.ipynb #89ca48e8
-def _surviving(
-    claims:Sequence[Claim], # of one sentence
-    noun:str,               # what they are about, in the plural
-)->str:                     # empty for fewer than two
-    "How many of some claims survive the correction, as a sentence."
-    if len(claims) < 2: return ""
-    firm = sum(c.survives for c in claims)
-    which = "none" if not firm else "all" if firm == len(claims) else f"{firm}"
-    return f" Of these {len(claims)} {noun}, {which} {agreeing(firm, 'survive')} the correction."
-
-
 def on_isolayer(
     claims:Sequence[Claim], # the claims of all pages
 )->str:
@@ -208,7 +242,7 @@ def on_isolayer(
     return (f"On CoLA, adding IsoLayer changes the score of the model without it, which is trained on a part of the "
             f"rows, by {points(joint)}, and the same layer trained on the task loss alone by {points(alone)}. The "
             f"difference between the two is {points(apart)}{firm}. Against a plain run on all rows IsoLayer changes "
-            f"the score by {points(plain)}.{_surviving([joint, alone, apart, plain], 'differences')}")
+            f"the score by {points(plain)}.{surviving([joint, alone, apart, plain], 'differences')}")
 
 # %% ../nbs/59_findings.ipynb #85e6524d
 def _on_geometry(
@@ -225,7 +259,7 @@ def _on_geometry(
             f"explains its gains by a lower intrinsic dimension, so score and dimension should be negatively "
             f"correlated. Within a seed, the rank correlation of task score and TwoNN of [CLS] on CoLA with MiniLM is "
             f"{apart}{told(every)} over all runs, and on SST-2 with the scratch encoder {told(other)}."
-            f"{_surviving([c for c in (some, every, other) if c and c.ours], 'correlations')}")
+            f"{surviving([c for c in (some, every, other) if c and c.ours], 'correlations')}")
 
 # %% ../nbs/59_findings.ipynb #fa974dae
 def _on_more_isotropy(

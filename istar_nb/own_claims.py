@@ -8,6 +8,7 @@ __all__ = ['method_grids', 'targets', 'bars_names', 'method_targets', 'method_ru
 
 # %% ../nbs/55_own_claims.ipynb #2034dfdc
 from .evidence import Evidence, opened
+from .figure_claims import fallen
 from .figures import run_label, signed
 from .pretrain_runs import PretrainConfig
 from .grids import grid
@@ -88,7 +89,8 @@ def every_method(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]:
     "Whether every method moves its own target, and whether shrinkage matters for I-STAR."
-    runs, claims = method_runs(opened(root)), []
+    evidence, claims = opened(root), []
+    runs = method_runs(evidence)
     treated = runs[runs.method.isin(list(method_targets))]
     for (place, what), part in treated.groupby(["place", "what"], sort=False):
         method, lam = part.method.iloc[0], part.lam.iloc[0]
@@ -96,7 +98,8 @@ def every_method(
         sign *= -1 if lam < 0 else 1
         found = paired_estimate(differences(method_pairs(runs, place, what, column)))
         who = what.replace(", λ", " with λ").replace("entropy, ", "the entropy of ")
-        text = f"{who} {'raises' if sign > 0 else 'lowers'} the {targets[column]}, {place}"
+        dead = fallen(part, evidence.collapsed)
+        text = f"{who} {'raises' if sign > 0 else 'lowers'} the {targets[column]}{dead}, {place}"
         claims.append(Claim(f"target, {what}, {place}", own, "its own target", "every_method", text, "geometry",
                             targets[column].partition(" of ")[0], found, "up" if sign > 0 else "down"))
     return claims + _without_shrinkage(runs)
@@ -134,6 +137,7 @@ def scratch_pairs(
         return means.assign(model="scratch", problem="")
     def held_out(value): return pairs_of(ends, dict(lam=0.), treatment=("lam",), value=value)
     return {"masked-token loss": held_out("mlm_loss"), "TwoNN of the last layer": held_out("two_nn"),
+            "IsoScore": held_out("isoscore"),
             "score": after("score"), "IsoScore after fine-tuning": after("isoscore")}
 
 # %% ../nbs/55_own_claims.ipynb #ba12a0ca
@@ -151,6 +155,7 @@ def from_scratch(
         up, less = ("up", "more") if lam > 0 else ("down", "less")
         claim("masked-token loss", f"held-out tokens are predicted {'worse' if lam > 0 else 'better'}", "score", "nats",
               lam, up)
+        claim("IsoScore", f"held-out tokens are {less} isotropic", "geometry", "IsoScore", lam, up)
         claim("TwoNN of the last layer", f"TwoNN of the last layer is {'higher' if lam > 0 else 'lower'}", "geometry",
               "dimensions", lam, up)
         for task, unit in (("cola", "Matthews"), ("sst2", "accuracy")):

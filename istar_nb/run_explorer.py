@@ -115,7 +115,7 @@ def run_controls(
 )->dict[str,Choice]:
     "What can be chosen among the runs of a store; at first the first method on the first data."
     data = tuple(dict.fromkeys(runs["data"]))
-    if not data: raise ValueError("`runs` is empty: the store has no finished run of an encoder on which a method was tried")
+    if not data: raise ValueError("`runs` is empty: no encoder of the store has a finished run with a method")
     depth = max(map(len, runs["layers"]))
     tried = {setting["method"] for setting in runs["settings"]} - {"none"}
     methods = ("all", *(method for method in METHODS if method in tried))

@@ -226,7 +226,7 @@ def claim_cells(
     said = {"up": "above zero", "down": "below zero", None: "no claim"}[claim.claimed]
     if claim.effect is not None: said = f"{number(claim.effect)} {claim.source}".strip()
     ours = f"{claim.ours} {claim.unit}" if claim.ours else ""
-    seeds = str(claim.found.seeds or "")
+    seeds = str(claim.found.seeds or "") + f" {claim.found.unit}"*(claim.found.unit != "seeds")
     word = claim.word if claim.survives or claim.word not in ("holds", "opposite") else f"{claim.word}, uncorrected"
     return [claim.text, said, ours, seeds, word, probability(claim.adjusted), _what_it_takes(claim)]
 

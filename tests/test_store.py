@@ -123,7 +123,7 @@ def test_a_run_with_a_layer_without_variance_does_not_hide_the_others(tmp_path):
 @pytest.mark.parametrize("options", ([], [dict(method="none")]))
 def test_a_store_without_a_method_says_so(options, tmp_path):
     for each in options: save_record(finished(0.2, [0.1, 0.2, 0.3], **each), tmp_path)
-    with pytest.raises(ValueError, match="on which a method was tried"): run_controls(compact_runs(tmp_path))
+    with pytest.raises(ValueError, match="finished run with a method"): run_controls(compact_runs(tmp_path))
 
 
 def test_a_record_of_a_later_schema_is_named_as_such():
