@@ -81,7 +81,7 @@ def _on_weaker_placebos(
             f"{', '.join(told[:-1])}{' and '*(len(told) > 1)}{told[-1]} as the penalty, which itself changes it by "
             f"{points(penalty)}.")
 
-# %% ../nbs/59_findings.ipynb #40838d57
+# %% ../nbs/59_findings.ipynb #5c2f0a91
 def _on_kept_isotropy(
     claims:Sequence[Claim], # the claims of all pages
 )->str:                     # empty where no such loss survives the correction
@@ -98,7 +98,7 @@ def _on_kept_isotropy(
                  f"on {task} by {points(cost)}.")
     return text
 
-
+# %% ../nbs/59_findings.ipynb #5c2f0a93
 def _beside_placebo(
     claims:Sequence[Claim], # the claims of all pages
 )->str:                     # empty where none has three seeds
@@ -111,7 +111,7 @@ def _beside_placebo(
             f"{len(firm) or 'none'} {agreeing(len(firm), 'survive')} the correction{f' ({told})' if told else ''}."
             if found else "")
 
-
+# %% ../nbs/59_findings.ipynb #40838d57
 def _on_placebo(
     claims:Sequence[Claim], # the claims of all pages
 )->str:                     # empty where no placebo was run
@@ -142,9 +142,9 @@ def _on_pairs(
         if not real or not real.survives or real.found.effect > 0: continue
         apart = by[f"padding, the score is higher where padding is counted, {at}"]
         firm = "survives" if apart.survives else "does not survive"
-        told.append(f"{points(counted)} at λ = {signed(lam)}, and on real tokens alone by {points(real)} (the "
-                    f"difference {firm} the correction)")
-    return f" On STS-B, where padding counts, the score changes by {'; by '.join(told)}." if told else ""
+        told.append(f"λ = {signed(lam)} changes the score by {points(counted)} where padding counts, and by "
+                    f"{points(real)} on real tokens alone, a difference that {firm} the correction")
+    return f" On STS-B, {'; '.join(told)}." if told else ""
 
 
 def _on_padding(
