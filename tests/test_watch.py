@@ -11,7 +11,8 @@ from torch import nn
 from torch.testing import assert_close
 from transformers import LongformerConfig, LongformerModel
 
-from istar_nb.encoders import load_encoder, minilm_folder
+from istar_nb.encoders import load_encoder
+from istar_nb.packaged import minilm_folder
 from istar_nb.isotropy import measure
 from istar_nb.scores import isoscore
 from istar_nb.measuring import measure_model, text_batches

@@ -1,0 +1,79 @@
+"MPNet from its five packages, where they are installed."
+import os
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+from istar_nb.encoders import load_encoder
+from istar_nb.isotropy import measure
+from istar_nb.packaged import join_parts, mpnet_files, mpnet_folder, mpnet_parts
+from istar_nb.runs import RunConfig
+from istar_nb.tasks import load_task
+from istar_nb.training import train
+
+
+def installed(name):
+    try: return bool(distribution(name))
+    except PackageNotFoundError: return False
+
+
+wanted = pytest.mark.skipif(not all(map(installed, mpnet_parts)), reason="the five packages of mpnet are not installed")
+labelled = pytest.mark.skipif(not os.environ.get("ISTAR_DATA"), reason="ISTAR_DATA names no folder with STS-B")
+
+
+@pytest.fixture(scope="module")
+def mpnet(): return load_encoder("mpnet")
+
+
+@wanted
+def test_the_encoder_has_the_size_of_bert_base(mpnet):
+    model, tokenizer = mpnet
+    assert (model.config.num_hidden_layers, model.config.hidden_size, model.config.model_type) == (12, 768, "mpnet")
+    assert tokenizer.padding_side == "right" and tokenizer("a b")["input_ids"][0] == tokenizer.cls_token_id
+
+
+@wanted
+def test_a_file_that_was_changed_is_refused(tmp_path):
+    "A copy of the folder, with one byte of the configuration changed, is not read."
+    from istar_nb.packaged import check_files
+    small = {name: sha for name, sha in mpnet_files.items() if name != "model.safetensors"}
+    for name in small: (tmp_path/name).write_bytes((mpnet_folder()/name).read_bytes())
+    check_files(tmp_path, small)
+    (tmp_path/"config.json").write_bytes((tmp_path/"config.json").read_bytes() + b" ")
+    with pytest.raises(ValueError, match="config.json in .* has the SHA-256"): check_files(tmp_path, small)
+
+
+@wanted
+@labelled
+def test_its_sentence_embeddings_agree_with_people(mpnet):
+    "Cosines of mean-pooled states of 300 pairs of STS-B: what one knows of this model is a rank correlation near 0.88."
+    model, tokenizer = mpnet
+    rows = load_task("stsb").validation[::5]
+    def embedded(texts):
+        batch = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
+        with torch.no_grad(): states = model(**batch).last_hidden_state
+        mask = batch["attention_mask"][..., None]
+        return (states*mask).sum(1)/mask.sum(1)
+    def column(name): return torch.cat([embedded([r[name] for r in rows[i:i+50]]) for i in range(0, len(rows), 50)])
+    cosines = torch.nn.functional.cosine_similarity(column("sentence1"), column("sentence2"))
+    assert spearmanr(cosines.numpy(), [r["label"] for r in rows]).statistic > 0.85
+
+
+@wanted
+def test_it_is_measured_and_trained_like_any_other(tmp_path):
+    found = measure("mpnet", [f"sentence number {i} is about nothing" for i in range(8)])
+    assert len(found.measures["mpnet"]) == 14 and found.measures["mpnet"]["pooled"]["isoscore"] > 0
+    config = RunConfig(model="mpnet", method="istar-own-means", lam=-5, limit=8, epochs=1, batch_size=4, batches="random",
+                       reference_points=500)
+    record = train(config, tmp_path, progress=False)
+    assert record.status == "done" and record.data["model_sha256"]
+
+
+def test_parts_that_are_cut_short_are_no_archive(tmp_path):
+    (tmp_path/"a.zip.001").write_bytes(b"PK\x03\x04 and no more")
+    with pytest.raises(ValueError, match="no whole zip archive"):
+        join_parts([tmp_path/"a.zip.001"], mpnet_files, Path(tmp_path)/"model")
+    assert not (tmp_path/"model").exists()
