@@ -99,7 +99,8 @@ class OwnMeans(IStar):
         **options,       # of `IStar`; `tokens` is always "all"
     ):
         super().__init__(zeta, **{"tokens": "all"} | options)
-        if self.tokens != "all": raise ValueError(f"`tokens` must be 'all', not {self.tokens!r}: text and padding count")
+        if self.tokens != "all":
+            raise ValueError(f"`tokens` must be 'all', not {self.tokens!r}: text and padding count")
 
     def scores(self, states:HiddenStates, parts:list[list[int]])->Tensor: # (len(parts),) float32 in [0, 1]
         "IsoScore* of every part, about the two means."

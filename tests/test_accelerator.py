@@ -57,7 +57,8 @@ def sim(request):
     with Accelerator(request.param) as sim: yield sim
 
 
-METHODS = ["none", "istar", "istar-unbiased", "cosreg", "entropy", "vicreg", "uniformity", "isolayer", "isobn"]
+METHODS = ["none", "istar", "istar-own-means", "istar-unbiased", "cosreg", "entropy", "vicreg", "uniformity", "isolayer",
+           "isobn"]
 
 
 def draw(n:int=120, d:int=12, seed:int=0)->Tensor: # (n, d), with unequal variances and a mean
@@ -374,7 +375,7 @@ def data(tmp_path_factory): # folder of a small task
 
 def config_of(method:str, **options)->RunConfig:
     "A run of a few steps."
-    own = {"istar": dict(lam=-1.), "istar-unbiased": dict(lam=-1.), "isolayer": dict(stage_epochs=3)}.get(method, {})
+    own = {"istar": dict(lam=-1.), "istar-own-means": dict(lam=-1.), "istar-unbiased": dict(lam=-1.), "isolayer": dict(stage_epochs=3)}.get(method, {})
     return RunConfig(**dict(dict(task="sst2", model="tiny-bert", method=method, epochs=1, batch_size=32, limit=96, lr=1e-3), **own, **options))
 
 

@@ -3,6 +3,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from istar_nb.controls import OwnMeans
 from istar_nb.covariance import Moments, covariance
 from istar_nb.states import HiddenStates
 from istar_nb.regularizers import IStar, pooled_isoscore
@@ -63,6 +64,38 @@ def test_reference_is_that_of_all_processes(tmp_path):
 
 
 kinds = dict(constant="zero variance", nan="not finite", empty="`mask` selects 0 tokens")
+
+
+def padded(first, rank=None):
+    "States of 50 sentences of 1 to 4 tokens, padded, the padding far from the text; all of them, or one process's share."
+    mask = torch.arange(4)[None] < 1 + torch.arange(rows)[:, None]%4
+    scale = torch.linspace(3, 0.5, dims)
+    layers = [torch.randn(rows, 4, dims, generator=torch.Generator().manual_seed(l))*scale + 50*(~mask)[..., None]
+              for l in range(3)]
+    return layers, mask if rank is None else share([mask], rank, first)[0]
+
+
+def own_means(rank, first):
+    layers, mask = padded(first, rank)
+    leaves, penalty = [s.clone().requires_grad_() for s in share(layers, rank, first)], OwnMeans(0.3)
+    penalty.collect([HiddenStates([s.detach()*1.5 for s in leaves], mask)])
+    value = penalty(HiddenStates(leaves, mask))
+    value.backward()
+    return value.item(), penalty.cov_ref, torch.cat([leaf.grad for leaf in leaves[1:]], 1)
+
+
+@pytest.mark.parametrize("first", [25, 48])
+def test_text_and_padding_are_centred_over_all_processes(first, tmp_path):
+    (a, cov, grad_a), (b, other, grad_b) = on_two(own_means, first, folder=tmp_path)
+    layers, mask = padded(first)
+    leaves, penalty = [s.double().requires_grad_() for s in layers], OwnMeans(0.3)
+    penalty.collect([HiddenStates([s.detach()*1.5 for s in leaves], mask)])
+    value = penalty(HiddenStates(leaves, mask))
+    value.backward()
+    assert torch.equal(cov, other) and a == b == pytest.approx(value.item(), abs=1e-6)
+    torch.testing.assert_close(cov.double(), penalty.cov_ref, rtol=1e-4, atol=1e-5)
+    expected = torch.cat([leaf.grad for leaf in leaves[1:]], 1)
+    assert (torch.cat([grad_a, grad_b])/2 - expected).norm()/expected.norm() < 1e-5
 
 
 def errors(rank):
