@@ -67,7 +67,7 @@ kinds = dict(constant="zero variance", nan="not finite", empty="`mask` selects 0
 
 
 def padded(first, rank=None):
-    "States of 50 sentences of 1 to 4 tokens, padded, the padding far from the text; all of them, or one process's share."
+    "States of 50 sentences of 1 to 4 tokens, with padding far from the text; all of them, or a share of one process."
     mask = torch.arange(4)[None] < 1 + torch.arange(rows)[:, None]%4
     scale = torch.linspace(3, 0.5, dims)
     layers = [torch.randn(rows, 4, dims, generator=torch.Generator().manual_seed(l))*scale + 50*(~mask)[..., None]
