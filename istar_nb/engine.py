@@ -4,14 +4,15 @@
 
 # %% auto #0
 __all__ = ['parameter_groups', 'Session', 'check_loss', 'step', 'host_masked', 'read_states', 'merged', 'add_points', 'defined',
-           'LayerMoments', 'rounded', 'head_scores', 'head_answers', 'Evaluation', 'recording_failure', 'machine']
+           'grouped_score', 'LayerMoments', 'rounded', 'head_scores', 'head_answers', 'Evaluation', 'recording_failure',
+           'machine']
 
 # %% ../nbs/24_engine.ipynb #005d057e
 import math
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
@@ -38,7 +39,8 @@ from .regularizers import Regularizer
 from .runs import Described
 from .scores import isoscore, isoscore_from_cov
 from .states import HiddenStates
-from .task_scores import span_answers, task_metrics
+from .sums import estimator, unbiased_of
+from .task_scores import answer_spread, one_answer, span_answers, task_metrics
 from .tasks import Task
 
 # %% ../nbs/24_engine.ipynb #49a08e5e
@@ -177,21 +179,50 @@ def defined(
     try: return measure().tolist()
     except ValueError: return None
 
+# %% ../nbs/24_engine.ipynb #cbf768db
+def grouped_score(
+    groups:list[Moments], # of points that are independent of those of the other groups
+)->dict:                  # `isoscore_unbiased` and `isoscore_unbiased_se`, plain numbers or None
+    "Unbiased IsoScore of all groups together, and its standard error, as `unbiased_of` gives them."
+    known = [m for m in groups if m.count]
+    sums = torch.zeros(len(known), *((known[0].d+2, known[0].d+1) if known else (2, 1)), dtype=torch.float64)
+    for total, m in zip(sums, known): total[0, 0], total[0, 1:], total[2:, 1:] = m.count, m.mean, m.scatter
+    score, error = defined(lambda: torch.stack(unbiased_of(sums))) or (None, None)
+    return dict(isoscore_unbiased=score, isoscore_unbiased_se=error)
+
 # %% ../nbs/24_engine.ipynb #87232f1b
 class LayerMoments:
-    "Moments of the real tokens of every layer, over the batches of an evaluation."
-    def __init__(self): self.layers: list[Moments] = []
+    "Moments of the real tokens of every layer, and of all layers but the embeddings in groups of whole sentences."
+    def __init__(self,
+        sentences:int, # how many there are, over all processes
+        groups:int=8,  # independent groups, 5 or more for a standard error; each takes 8·d² bytes
+    ):
+        self.layers: list[Moments] = []
+        self.groups = [Moments() for _ in range(groups)]
+        self.dealt = torch.randperm(sentences, generator=torch.Generator().manual_seed(0)) % groups
 
-    def add(self, states:HiddenStates)->None:
+    def add(self,
+        states:HiddenStates,     # of a batch
+        sentences:Sequence[int], # which sentence every row belongs to, from 0
+    )->None:
         "Take in a batch."
         self.layers = self.layers or [Moments(layer.shape[-1]) for layer in states.layers]
         add_points((m, states.points(l).float()) for l, m in enumerate(self.layers))
+        dealt = self.dealt[list(sentences)].to(states.mask.device)[:, None]
+        for g, m in enumerate(self.groups):
+            m.d, m.device, part = self.layers[-1].d, states.device, replace(states, mask=states.mask*(dealt == g))
+            m.add(torch.cat([part.points(l).float() for l in range(1, len(self.layers))]))
+
+    def all_reduce(self)->None:
+        "Take in what the other processes have seen; each of them must have seen a batch."
+        for m in self.layers + self.groups: m.all_reduce()
 
     def scores(self)->dict:
-        "IsoScore of layers 1 to L together and of every layer, and the number of tokens, as plain numbers."
+        "IsoScore of layers 1 to L together, also unbiased, and of every layer; numbers of tokens and sentences."
         return dict(isoscore=defined(lambda: isoscore_from_cov(merged(self.layers[1:]).covariance())),
                     isoscore_layers=[defined(lambda m=m: isoscore_from_cov(m.covariance())) for m in self.layers],
-                    tokens=self.layers[-1].count)
+                    tokens=self.layers[-1].count, **grouped_score(self.groups), sentences=len(self.dealt),
+                    estimator=estimator)
 
 # %% ../nbs/24_engine.ipynb #8818a706
 def rounded(value, digits:int=6):
@@ -245,27 +276,34 @@ def _answers(
 def head_answers(
     task:Task,                        # of the run
     outputs:list[tuple[Tensor,...]],  # of every feature, in their order
+    features:list[dict],              # from `encode`
     last:bool,                        # whether this is the end of training
 )->dict:
-    "How many rows get the most frequent class; at the end the answer to every row."
+    "How alike the answers to all rows are; at the end also the answers, and whether the run has collapsed."
     if task.kind == "span": return {}
     values = torch.stack([value for value, in outputs]).float()
     if task.kind == "regression":
-        kept = [v if task.decimals is None else round(v, task.decimals) for v in values.flatten().tolist()]
-        return dict(predictions=kept) if last else {}
-    classes = values.argmax(1)
-    said = dict(predictions=_answers(classes.tolist(), len(task.labels))) if last else {}
-    return dict(majority_share=classes.bincount().max().item()/len(classes), **said)
+        answers = [v if task.decimals is None else round(v, task.decimals) for v in values.flatten().tolist()]
+        alike = dict(answer_spread=answer_spread(values.flatten(), [f["labels"] for f in features]))
+    else:
+        classes = values.argmax(1)
+        answers = _answers(classes.tolist(), len(task.labels))
+        alike = dict(majority_share=classes.bincount().max().item()/len(classes))
+    return dict(**alike, predictions=answers, collapsed=one_answer(alike)) if last else alike
 
 # %% ../nbs/24_engine.ipynb #cb10cf8d
 class Evaluation:
     "What an evaluation finds: outputs of the head, moments of all layers, directions of tokens, and [CLS] states."
-    def __init__(self, kind:str):
-        self.kind, self.moments, self.directions, self.outputs, self.cls = kind, LayerMoments(), 0., [], []
+    def __init__(self,
+        kind:str,            # of the task
+        sentences:list[int], # which sentence every row belongs to, from 0
+    ):
+        self.kind, self.sentences, self.moments = kind, sentences, LayerMoments(len(set(sentences)))
+        self.directions, self.outputs, self.cls = 0., [], []
 
     def add(self, rows:list[int], out, states:HiddenStates)->None:
         "Take in a batch of these rows."
-        self.moments.add(states)
+        self.moments.add(states, [self.sentences[row] for row in rows])
         unit = nn.functional.normalize(states.points(-1).float(), dim=1)
         self.directions += unit.sum(0, dtype=scalar_dtype(unit))
         points = [states.points(l, "cls").float() for l in range(len(states.layers))]
@@ -277,7 +315,7 @@ class Evaluation:
         "Bring the parts of all processes together, in the order of the rows."
         if session.world > 1:
             self.outputs, self.cls = gather_object(self.outputs), gather_object(self.cls)
-            self.moments.layers = [m.all_reduce() for m in self.moments.layers]
+            self.moments.all_reduce()
             self.directions = session.accelerator.reduce(self.directions, "sum")
         def ordered(pairs): return [value for _, value in sorted(pairs, key=lambda pair: pair[0])]
         self.outputs, self.cls = ordered(self.outputs), ordered(self.cls)

@@ -173,7 +173,7 @@ def _alike(
     method:bool=True, # count the method as well
 )->tuple:             # equal for runs that should take equally long
     "What the duration of a run depends on."
-    names = ("task", "model", "epochs", "limit", "max_length", "batch_size", "accumulate", "precision",
+    names = ("task", "model", "epochs", "limit", "validation_limit", "max_length", "batch_size", "accumulate", "precision",
              "gradient_checkpointing")
     return (config.method if method else None, *(getattr(config, name) for name in names))
 
@@ -268,8 +268,9 @@ def show_plan(plan:Plan)->None:
     terminal().print(plan.summary(), _plan_table(plan), sep="\n")
 
 # %% ../nbs/27_grids.ipynb #6148be4b
-measured = ("id", "status", "metric", "score", "seconds", "data_sha256", "error", "epoch", "isoscore",
-            "isoscore_layers", "mean_cosine", "two_nn_layers", "mean_activation", "cls_isoscore",
+measured = ("id", "status", "metric", "score", "validation_rows", "collapsed", "seconds", "data_sha256", "error",
+            "epoch", "isoscore", "isoscore_unbiased", "isoscore_unbiased_se", "measured_tokens", "sentences",
+            "estimator", "isoscore_layers", "mean_cosine", "two_nn_layers", "mean_activation", "cls_isoscore",
             "cls_anisotropy_raw", "cls_anisotropy_centred", "cls_explained_variance")
 
 # %% ../nbs/27_grids.ipynb #0496034d
@@ -294,10 +295,11 @@ def load_records(
     rows = []
     for record in iterate_records(root, ids=ids):
         head = dict(id=record.id, status=record.status, **defaults | record.config, metric=record.metric,
-                    score=record.score, seconds=record.seconds, data_sha256=record.data.get("sha256"),
-                    error=record.error)
+                    score=record.score, validation_rows=record.data.get("validation"), seconds=record.seconds,
+                    data_sha256=record.data.get("sha256"), error=record.error)
         last = record.epochs if every_epoch else record.epochs[-1:]
         rows += [head | {f"measured_{k}" if k in head else k: v for k, v in epoch.items()} for epoch in last or [{}]]
+        rows[-1]["collapsed"] = record.collapsed
     return with_columns(pd.DataFrame(rows), "id", "status", *defaults, *measured)
 
 # %% ../nbs/27_grids.ipynb #9098faef

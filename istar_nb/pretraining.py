@@ -183,13 +183,13 @@ def pretrain_update(session:Pretraining)->dict:
 # %% ../nbs/26_pretraining.ipynb #82c7eccc
 def _held_out_geometry(session:Pretraining)->dict:
     "Isotropy and dimension of the states of held-out texts, as plain numbers."
-    generator, moments, cls, tokens = generator_of(0, 0), LayerMoments(), [], []
+    generator, moments, cls, tokens = generator_of(0, 0), LayerMoments(len(session.singles)), [], []
     batches = (session.tokenizer.pad(dict(input_ids=session.singles[start:start+64]), padding_side="right",
                                      return_tensors="pt", verbose=False)
                for start in range(0, len(session.singles), 64))
-    for _, states in read_states(session.model.base_model, batches, host_masked):
-        moments.add(states)
+    for start, (_, states) in enumerate(read_states(session.model.base_model, batches, host_masked)):
         sizes = states.mask.sum(1)
+        moments.add(states, range(64*start, 64*start + len(sizes)))
         inner = 1 + (torch.rand(len(sizes), generator=generator)*(sizes-2)).long()   # neither [CLS] nor [SEP]
         stacked = torch.stack(list(states.layers)).float().cpu()
         cls.append(stacked[:, :, 0])

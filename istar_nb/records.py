@@ -23,6 +23,7 @@ from typing import ClassVar, Literal, Self, TypeVar
 import istar_nb
 from .files import files_sha256, json_files, local_path, open_root, read_text, write_whole
 from .runs import RunConfig, check_type, schema, task_of
+from .task_scores import one_answer
 from .tasks import TASKS, load_task
 
 # %% ../nbs/23_records.ipynb #c95a051a
@@ -88,6 +89,11 @@ class RunRecord(Recorded):
     error: str = ""                 # traceback of a failed run
     schema: int = schema            # version of this layout
     describes: ClassVar[type] = RunConfig # class of the configuration
+
+    @property
+    def collapsed(self)->bool|None: # None where the record does not tell
+        "Whether the run ended with one answer for every row; see `one_answer`."
+        return one_answer(self.epochs[-1]) if self.epochs else None
 
 # %% ../nbs/23_records.ipynb #479f1ea7
 def _git_commit()->str|None: # hash, with "+" when the checkout has changes; None outside a checkout

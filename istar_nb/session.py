@@ -93,6 +93,8 @@ class _Rows(Engine):
         if c.hold_out: self.train_rows, self.validation_rows = _split_rows(self.train_rows, c.hold_out, c.seed)
         if c.hold_out and not (self.train_rows and self.validation_rows):
             raise ValueError(f"`hold_out` {c.hold_out:g} leaves no rows to train on, or none to measure")
+        if c.validation_limit is not None and c.validation_limit < (n := len(self.validation_rows)):
+            self.validation_rows = _split_rows(self.validation_rows, c.validation_limit/n, 0)[1]
         if c.method == "isolayer": self.train_rows, self.stop_rows = _split_rows(self.train_rows, 0.3, c.seed)
 
     def read(self, tokenizer)->None:

@@ -40,7 +40,7 @@ from .programs import collect_rarely
 from .records import RunRecord, check_origin, find_record, origin, other_origin, save_record
 from .reference import refresh_reference
 from .regularizers import pooled_isoscore
-from .runs import RunConfig
+from .runs import RunConfig, padding_counts
 from .scores import TooFew, isoscore_from_cov
 from .second_stage import cls_features, train_isolayer
 from .session import Session
@@ -163,6 +163,16 @@ def _padding_geometry(session:Session, sentences:int=256)->dict[str,float|None]:
                 padded_isoscore=defined(lambda: isoscore_from_cov(both.covariance())),
                 padding_apart=1 - within/both.scatter.diagonal().sum().item())
 
+# %% ../nbs/27_training.ipynb #839d0035
+def _sentences(
+    features:list[dict], # from `encode`
+    rows:list[dict],     # that they were made from
+)->list[int]:            # of every feature, from 0
+    "Which text every feature is of: its own row's, or for spans a passage that others may share."
+    if "example" not in features[0]: return list(range(len(features)))
+    passages = {}
+    return [passages.setdefault(rows[f["example"]]["context"], len(passages)) for f in features]
+
 # %% ../nbs/27_training.ipynb #80948533
 def evaluate(session:Session)->dict:
     "The task's metrics and the geometry of the states on all validation rows."
@@ -170,14 +180,16 @@ def evaluate(session:Session)->dict:
     order = sorted(range(len(features)), key=lambda i: len(features[i]["input_ids"]))
     mine = order[session.rank::session.world]
     parts = [mine[i:i+64] for i in range(0, len(mine), 64)]
-    shown, found = session.bar(parts, f"epoch {session.epoch}: evaluation"), Evaluation(task.kind)
+    shown = session.bar(parts, f"epoch {session.epoch}: evaluation")
+    found = Evaluation(task.kind, _sentences(features, session.validation_rows))
     batches = (session.collate([features[i] for i in rows]) for rows in parts)
     for rows, (out, states) in zip(shown, read_states(session.bare, batches)): found.add(rows, out, states)
     found.gather(session)
     last, ends = session.epoch == session.config.epochs, session.epoch in (0, session.config.epochs)
     mean = dict(mean_activation=found.moments.layers[-1].mean.tolist()) if ends else {}
+    padding = _padding_geometry(session) if padding_counts(session.config) else {}
     return rounded({**head_scores(task, found.outputs, features, session.validation_rows), **found.geometry(),
-                    **_padding_geometry(session), **head_answers(task, found.outputs, last), **mean})
+                    **padding, **head_answers(task, found.outputs, features, last), **mean})
 
 # %% ../nbs/27_training.ipynb #dcce42d2
 def note(session:Session, log:dict)->None:
