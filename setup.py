@@ -4,8 +4,19 @@ from configparser import ConfigParser
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 here = Path(__file__).parent
+
+
+class build_with_page(build_py):
+    "Adds docs/explore, the page for `istar runs --explore`; an editable install reads it where it is."
+    def run(self):
+        super().run()
+        if self.editable_mode: return
+        self.copy_tree(str(here/"docs"/"explore"), str(Path(self.build_lib, cfg["lib_name"], "page")))
+
+
 parser = ConfigParser(delimiters=["="])
 parser.read(here/"settings.ini", encoding="utf-8")
 cfg = parser["DEFAULT"]
@@ -24,5 +35,6 @@ setup(
     extras_require={key.removesuffix(suffix): shlex.split(reqs) for key,reqs in cfg.items() if key.endswith(suffix)},
     long_description=(here/"README.md").read_text(encoding="utf-8"), long_description_content_type="text/markdown",
     entry_points={"console_scripts": shlex.split(cfg["console_scripts"])},
+    cmdclass={"build_py": build_with_page},
     zip_safe=False,
 )

@@ -28,6 +28,7 @@ from .isolayer import ClsModel
 from .states import HiddenStates, asked_for, is_causal, layer_count
 from .files import local_path
 from .packaged import PACKAGED
+from .names import near
 from .tasks import Task, load_task
 
 if TYPE_CHECKING:
@@ -238,7 +239,7 @@ def load_pretrained(
     except OSError as e:
         kind = "safetensors weights" if use_safetensors else "weights"
         raise ValueError(f"`name` {name!r} is no alias ({', '.join(ALIASES)}), and no folder or cached hub model with "
-                         f"{kind} could be read from it. To download from the hub, set hub=True (--hub).") from e
+                         f"{kind} could be read from it{near(name, ALIASES)}. `hub` allows downloads.") from e
 
 # %% ../nbs/21_encoders.ipynb #9b93e2d6
 def fit_tokenizer(
@@ -267,7 +268,7 @@ def load_encoder(
     "A pretrained encoder with its tokenizer; a new head is drawn from torch's global generator."
     name = str(name)
     if name.startswith("tiny-") and name not in ALIASES:
-        raise ValueError(f"`name` {name!r} is unknown; tiny models: {', '.join(_tiny)}")
+        raise ValueError(f"`name` {name!r} is unknown{near(name, ALIASES)}; tiny models: {', '.join(_tiny)}")
     with quiet():
         if name in _tiny: model, tokenizer = _load_tiny(name.removeprefix("tiny-"), task)
         else: model, tokenizer = load_pretrained(name, task, hub, use_safetensors)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 import numpy as np
 
 from .files import local_folder
+from .names import near
 from .records import RunRecord, iterate_records
 from .runs import RunConfig, defaults
 
@@ -112,8 +113,8 @@ def _parts(spec:str|Path|Mapping|Sequence)->tuple[Mapping,Sequence|None,list]:
     if not isinstance(spec, Mapping): spec = dict(runs=list(spec))
     if not set(spec) & _keys: spec = dict(runs=[dict(spec)])
     if unknown := sorted(set(spec) - _keys, key=str):
-        raise ValueError(f"a grid has no key {', '.join(map(repr, unknown))}; it has base, seeds and runs, "
-                         "and options of runs go under base or runs")
+        raise ValueError(f"a grid has no key {', '.join(map(repr, unknown))}{near(unknown[0], _keys)}; it has base, "
+                         "seeds and runs, and options of runs go under base or runs")
     base, seeds, runs = spec.get("base", {}), spec.get("seeds"), spec.get("runs", [{}])
     if not isinstance(base, Mapping): raise TypeError(f"`base` must map options to values, not {base!r}")
     if not isinstance(runs, list): raise TypeError(f"`runs` must be a list of blocks, not {runs!r}")

@@ -7,19 +7,25 @@ __all__ = ['progress_bar']
 
 # %% ../nbs/00_progress.ipynb #4442cb2a
 import sys
+import time
 from collections.abc import Iterable
+from weakref import WeakKeyDictionary
 
 from tqdm import auto, std
 
 # %% ../nbs/00_progress.ipynb #a4b078b3
+_times = WeakKeyDictionary()    # stream -> when its last line was written
+
 class _Lines:
-    "A stream that writes what a bar draws as lines."
-    def __init__(self, stream): self.stream = stream
+    "A stream that writes what bars draw as lines, one every so many seconds at most."
+    def __init__(self, stream, every:float): self.stream, self.every = stream, every
 
     def write(self, text:str)->None:
         "One drawing, without the characters that move the cursor; nothing where it only clears the bar."
-        drawn = text.replace("\x1b[A", "").strip()
-        if drawn: self.stream.write(f"{drawn}\n")
+        drawn, now = text.replace("\x1b[A", "").strip(), time.monotonic()
+        if not drawn or now - _times.get(self.stream, -self.every) < self.every: return
+        _times[self.stream] = now
+        self.stream.write(f"{drawn}\n")
 
     def flush(self)->None: self.stream.flush()
 
@@ -28,7 +34,7 @@ def progress_bar(
     items:Iterable|None,   # to go through; None for a bar that is updated by hand
     text:str,              # in front of it
     shown:bool=True,       # False for a bar that is not seen
-    every:float=30.,       # seconds between two lines in a file or a pipe, and before the first
+    every:float=30.,       # seconds between two lines in a file or a pipe, of all bars
     **options,             # of tqdm, such as `total`, `initial` and `unit`
 )->std.tqdm:               # an iterable with `update`, `set_postfix` and `close`
     "A bar where it can be drawn again in its place, else a line from time to time."
@@ -36,4 +42,4 @@ def progress_bar(
     options.update(desc=text, leave=False, disable=not shown or stream is None)
     if stream is None or stream.isatty() or type(stream).__module__.startswith("ipykernel"):
         return auto.tqdm(items, dynamic_ncols=True, mininterval=1, **options)
-    return std.tqdm(items, file=_Lines(stream), position=0, miniters=1, mininterval=every, delay=every, **options)
+    return std.tqdm(items, file=_Lines(stream, every), position=0, miniters=1, mininterval=min(1, every), **options)

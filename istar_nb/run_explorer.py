@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['named', 'option_names', 'compact_runs', 'run_controls', 'RunPoint', 'run_points', 'run_table', 'draw_runs',
-           'explore_runs', 'page_data']
+           'explore_runs', 'page_data', 'page_files']
 
 # %% ../nbs/41_run_explorer.ipynb #1566cce6
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,8 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+import istar_nb
 from .explore import draws, references
 from .figures import method_color, run_label, style
+from .files import find_folder
 from .methods import METHODS, owners
 from .records import RunRecord, iterate_records
 from .runs import RunConfig, defaults
@@ -72,11 +75,12 @@ def _comparable_records(
 )->dict[str,list[RunRecord]]: # encoder and task -> its runs
     "The finished runs of encoders on which at least one method was tried."
     done = [r for r in iterate_records(root) if r.status == "done" and r.score is not None]
-    done = [r for r in done if not r.config.get("hold_out")]
     tried = {r.config["model"] for r in done if r.config["method"] != "none"}
     groups = {}
-    for r in sorted(done, key=lambda r: (r.config["model"], r.config["task"], r.config["seed"], r.id)):
-        name = f'{r.config["model"].partition(":")[0]} on {r.config["task"]}'
+    def held(r): return r.config.get("hold_out") or 0
+    for r in sorted(done, key=lambda r: (held(r), r.config["model"], r.config["task"], r.config["seed"], r.id)):
+        rows = f", {held(r):.0%} held out" if held(r) else ""    # scores on other rows than those of validation
+        name = f'{r.config["model"].partition(":")[0]} on {r.config["task"]}{rows}'
         if r.config["model"] in tried: groups.setdefault(name, []).append(r)
     return groups
 
@@ -241,3 +245,15 @@ def page_data(
     tables = {name: {key: control._asdict() for key, control in table.items()}
               for name, table in (controls | {"runs": run_controls(runs)}).items()}
     return dict(controls=tables, presets=presets, references=references, draws=draws, runs=runs)
+
+# %% ../nbs/41_run_explorer.ipynb #cd4ef415
+def page_files(
+    root:str|Path,    # folder or fsspec URL of a store
+)->dict[str,bytes]:   # file name -> content; index.html is the page
+    "The page of explorers with the runs of a store, as files of one folder."
+    shipped = Path(istar_nb.__file__).with_name("page")    # in a checkout they are where they are written
+    scripts = shipped if shipped.is_dir() else find_folder("docs/explore", "index.html")
+    data = json.dumps(page_data(compact_runs(root)), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    # a page opened as a file may not fetch JSON, so the data are a script too
+    return {path.name: path.read_bytes() for path in sorted(scripts.iterdir()) if path.is_file()} | {
+        "data.js": f"explore.data = {data}\n".encode()}

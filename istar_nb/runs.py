@@ -18,6 +18,7 @@ from typing import ClassVar, Literal, Self, get_args, get_origin
 import numpy as np
 
 from .methods import METHODS, owners, penalties
+from .names import near
 from .tasks import TASKS, Task, own_name, own_task
 
 # %% ../nbs/22_runs.ipynb #088e843a
@@ -46,7 +47,8 @@ def check_type(name:str, value, wanted)->None:
             raise ValueError(f"`{name}` must be finite, not {value}")
         return
     if choices and not set(kinds) - {NoneType}:
-        raise ValueError(f"`{name}` must be one of {', '.join(map(repr, choices))}, not {value!r}")
+        raise ValueError(f"`{name}` must be one of {', '.join(map(repr, choices))}, not {value!r}"
+                         f"{near(value, choices)}")
     origins = [get_origin(k) or k for k in kinds if k is not NoneType]
     names = ["a list of whole numbers" if k is tuple else k.__name__ for k in origins] + [repr(c) for c in choices]
     raise TypeError(f"`{name}` must be {' or '.join(names)}, not {value!r}")
@@ -104,7 +106,8 @@ def _known(kind:type, values:dict, what:str)->dict:
     "Values with lists as tuples; unknown names are an error."
     known = {f.name for f in fields(kind)}
     if unknown := sorted(set(values) - known):
-        raise ValueError(f"{what} has no field {', '.join(map(repr, unknown))}; it has {', '.join(sorted(known))}")
+        raise ValueError(f"{what} has no field {', '.join(map(repr, unknown))}{near(unknown[0], known)}; it has "
+                         f"{', '.join(sorted(known))}")
     return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
 
 # %% ../nbs/22_runs.ipynb #22fceedb
@@ -113,7 +116,7 @@ class _Rows(Described):
     task: str = "stdlib-docs"         # a task of `istar tasks`
     train: str | None = None          # own data, not a task: .csv, .tsv, .jsonl, .parquet or a folder of such files
     validation: str | None = None     # own data: the rows to measure on; None: a fifth of the training file's
-    text: str | None = None           # own data: column of the texts
+    text: str | None = None           # own data: column of the texts, or of lists of words
     text2: str | None = None          # own data: column of the second texts, for pairs
     label: str | None = None          # own data: column of the labels: words, whole numbers or measured values
 
@@ -259,7 +262,7 @@ def _check_method(c:RunConfig)->None:
     if c.target is not None and strength is not None and strength < 0:
         refuse(f"`target` pulls from both sides, and a strength below 0 ({strength}) would push away")
     if penalty and method.lam is None and (c.lam, c.relative, c.target) == (None, None, None):
-        refuse(f"`lam` is missing: method {c.method!r} has no strength of its own; give lam, relative or target")
+        refuse(f"`lam` is missing: method {c.method!r} has no strength of its own; give `lam`, `relative` or `target`")
     for name, mine in owners.items():
         if c.method not in ("none", *mine) and getattr(c, name) not in (defaults[name], method.own.get(name)):
             refuse(f"`{name}` is an option of {', '.join(mine)}, and the method is {c.method!r}")

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from .files import local_path
 from .frames import class_names, frame_rows, label_kind, number_labels, own_rows, read_splits, stratified_split
+from .names import near
 from .stdlib_docs import TOPICS, stdlib_docs
 
 # %% ../nbs/20_tasks.ipynb #27b259dc
@@ -214,7 +215,7 @@ def _from_folder(task, folder):
 # %% ../nbs/20_tasks.ipynb #9f6b3b9e
 def _from_hub(task):
     "Both splits from the Hugging Face hub, or from a local folder that `task.hub` names instead."
-    if task.hub is None: raise ValueError(f"{task.name} is not on the hub: pass data_dir=")
+    if task.hub is None: raise ValueError(f"{task.name} is not on the hub: name the folder of its files, `data_dir`")
     from datasets import load_dataset
     splits, names = load_dataset(*task.hub), dict(task.renames)
     lacking = {"train", "validation"} - set(splits)
@@ -232,14 +233,13 @@ def load_task(
 )->TaskData:                    # rows of both splits, with their source and content hash
     "Load a task's rows. Tasks that make their own rows, such as stdlib-docs, need neither folder nor hub."
     task = name if isinstance(name, Task) else TASKS.get(name)
-    if task is None: raise ValueError(f"task {name!r} is unknown; there are {', '.join(TASKS)}")
+    if task is None: raise ValueError(f"task {name!r} is unknown{near(name, TASKS)}; there are {', '.join(TASKS)}")
     folder = data_dir or os.environ.get("ISTAR_DATA")
     if task.make: raw = task.make()
     elif folder: raw = _from_folder(task, folder)
     elif hub: raw = _from_hub(task)
-    else: raise ValueError(f"no data for {task.name}: pass data_dir= or set ISTAR_DATA to "
-                           f"a folder with {task.path}/train.jsonl.gz, "
-                           "or pass hub=True to fetch it from the Hugging Face hub")
+    else: raise ValueError(f"no data for {task.name}: name a folder that has {task.path}/train.jsonl.gz, with "
+                           "`data_dir` or the variable ISTAR_DATA, or allow downloads from the hub with `hub`")
     rows = {split: [_normalize(row, i, task) for i, row in enumerate(raw[split])] for split in ("train", "validation")}
     return TaskData(task, **rows, source=raw["source"], sha256=content_hash(**rows), note=raw["note"])
 

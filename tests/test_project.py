@@ -56,7 +56,7 @@ def test_imports_point_downward_and_never_to_the_tools(path):
 
 
 def test_isoscore_imports_torch_and_nothing_heavier():
-    heavy = "transformers accelerate datasets matplotlib pandas scipy sklearn torchmetrics rich tyro".split()
+    heavy = "transformers accelerate datasets matplotlib pandas scipy sklearn torchmetrics rich".split()
     code = f"import sys, istar_nb; istar_nb.isoscore; print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8",
                           check=True).stdout.strip() == "[]"

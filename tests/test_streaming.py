@@ -15,7 +15,8 @@ from istar_nb.covariance import covariance, participation_ratio
 from istar_nb.encoders import load_encoder
 from istar_nb.measures import (effective_rank, explained_variance, mean_activation, mean_cosine, outlier_dimensions,
                                sv_anisotropy)
-from istar_nb.measuring import text_batches, text_source
+from istar_nb.measuring import text_batches
+from istar_nb.sources import text_source
 from istar_nb.scores import isoscore, isoscore_with_error
 from istar_nb.streaming import IsoScoreMetric, IsotropyMetrics
 from istar_nb.sums import add_sums_, merged, sums_of

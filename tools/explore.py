@@ -2,6 +2,7 @@
 
 The page and its scripts are in docs/explore. This adds what comes from elsewhere: the controls and the runs, from the
 library and the store of records, and the figures of the notebooks nbs/4* for readers without scripts.
+`istar runs --explore FOLDER` writes the page of any other store.
 """
 import base64
 import json
@@ -10,14 +11,6 @@ from pathlib import Path
 
 root = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(root))
-
-
-def data():
-    "What the scripts read, as a script: a page opened as a file may not fetch JSON."
-    from istar_nb.run_explorer import compact_runs, page_data
-    text = json.dumps(page_data(compact_runs(root/"results"/"runs")), ensure_ascii=False, allow_nan=False,
-                      separators=(",", ":"))
-    return f"explore.data = {text}\n".encode()
 
 
 def figures():
@@ -31,8 +24,8 @@ def figures():
 
 def files():
     "Every file of the page: {name: bytes}; index.html is the page itself."
-    folder = root/"docs"/"explore"
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())} | dict(figures()) | {"data.js": data()}
+    from istar_nb.run_explorer import page_files
+    return page_files(root/"results"/"runs") | dict(figures())
 
 
 if __name__ == "__main__":

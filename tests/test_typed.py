@@ -1,0 +1,344 @@
+"What is typed first, and what is typed wrong: `istar` carries it out or answers with one line that helps."
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from istar_nb import cli
+from istar_nb.arguments import _sections, options_of
+from istar_nb.cli import commands, main
+from istar_nb.grids import load_records
+from istar_nb.tasks import load_task
+
+root = Path(__file__).resolve().parents[1]
+SENTENCES = [row["sentence"] for row in load_task("stdlib-docs").train[:40]]
+EXAMPLES = [line.split("  ")[0] for command in commands.values()
+            for line in _sections(command)["Examples"].splitlines()]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    "Run `istar` in this process and in a folder with files to name; returns its exit code and what it printed."
+    monkeypatch.chdir(tmp_path)
+    Path("sentences.txt").write_text("\n".join(SENTENCES), encoding="utf-8")
+    Path("films.csv").write_text("text,sentiment\n" + "".join(
+        f"\"{text.replace(chr(34), '')}\",{'good' if i % 2 else 'bad'}\n" for i, text in enumerate(SENTENCES)),
+        encoding="utf-8")
+    np.save("vectors.npy", np.random.default_rng(0).normal(size=(60, 8)))
+    for name in ("grid", "run", "models"): Path(f"{name}.yaml").write_text(
+        "model: tiny-bert\nlimit: 64\nepochs: 1\n" if name != "models" else "{}", encoding="utf-8")
+    def run(*words):
+        torch.manual_seed(0)
+        try: main([*map(str, words)])
+        except SystemExit as stop: return stop.code, "".join(capsys.readouterr())
+        return 0, "".join(capsys.readouterr())
+    return run
+
+
+def values(folder="isotropy"):
+    "The measures that `istar measure` wrote."
+    return json.loads(Path(folder, "isotropy.json").read_text(encoding="utf-8"))["measures"]
+
+
+def start(*words, **more):
+    "`istar` in a process of its own."
+    program = [sys.executable, "-c", "from istar_nb.cli import main; main()"]
+    return subprocess.Popen([*program, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)
+
+
+# A word alone --------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("word, option", [("sentences.txt", "--text"), ("vectors.npy", "--embeddings"),
+                                          ("stdlib-docs", "--task"), ("texts", "--text"),
+                                          ("two words [x]/a b.txt", "--text")])
+def test_what_is_measured_may_stand_alone(word, option, run):
+    for folder in ("texts", "two words [x]"):
+        Path(folder).mkdir()
+        Path(folder, "a b.txt").write_text("\n".join(SENTENCES[:20]), encoding="utf-8")
+    more = [] if option == "--embeddings" else ["--model", "tiny-bert", "--limit", 20]
+    found = []
+    for words in ([word], [option, word]):
+        code, said = run("measure", *words, *more, "--no-progress")
+        assert code == 0, said
+        found.append(values())
+    assert found[0] == found[1]
+
+
+def test_a_folder_of_tables_is_measured_by_its_column(run):
+    Path("tables").mkdir()
+    for i in range(2): pd.DataFrame(dict(text=SENTENCES[i::2])).to_csv(f"tables/{i}.csv", index=False)
+    code, said = run("measure", "tables", "--column", "text", "--model", "tiny-bert", "--tokens", "mean",
+                     "--no-progress")
+    assert code == 0 and values()["tiny-bert"]["1"]["count"] == len(SENTENCES), said
+    code, said = run("measure", "tables")
+    assert code == 2 and "--column" in said
+
+
+def test_a_run_a_table_or_a_task_may_stand_alone(run):
+    small = ["--model", "tiny-bert", "--epochs", "1", "--no-progress"]
+    for words in (["run.yaml"], ["films.csv", "--text", "text", "--label", "sentiment", *small],
+                  ["stdlib-docs", "--limit", "64", *small]):
+        code, said = run("train", *words, "--root", "store")
+        assert code == 0, said
+    code, said = run("runs", "store")
+    assert code == 0 and "3 rows of store" in said or "2 rows of store" in said, said
+    assert set(load_records("store").task) == {"stdlib-docs", "films"}
+
+
+# One line that helps -------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("words, parts", [
+    ("mesure x", ["no command mesure", "measure?"]), ("sentences.txt", ["istar measure sentences.txt?"]),
+    ("measure --layer 3", ["no option --layer", "--layers?"]), ("train --batchsize 3", ["--batch-size?"]),
+    ("measure sentence.txt", ["sentence.txt", "sentences.txt?"]), ("measure minilm", ["--model"]),
+    ("measure", ["name what to measure", "istar measure sentences.txt"]), ("sweep", ["GRID is missing"]),
+    ("train --method istr", ["none, istar", "istar?"]), ("train --task sst-2", ["sst2?"]),
+    ("train --model tiny-brt", ["--model", "tiny-bert?"]), ("measure --task sts-b", ["--task", "stsb?"]),
+    ("measure films.csv --column txt", ["--column 'txt'", "text?"]), ("measure films.csv", ["--column"]),
+    ("train films.csv --text txt --label sentiment", ["text?"]), ("runs --where taks=cola", ["--root runs"]),
+    ("sweep bad.yaml", ["'laers'", "layers?"]), ("sweep worse.yaml", ["'run'", "runs?"]),
+    ("train --limit many", ["--limit must be a whole number, not 'many'"]), ("train --limit", ["--limit needs a value"]),
+    ("train --lam 0.1", ["--lam is 0.1"]), ("train --method istar", ["give --lam, --relative or --target"]),
+    ("measure cola", ["--data-dir", "--hub"]), ("measure nothing", ["no file, folder or task nothing"]),
+    ("measure empty", ["is a folder"]), ("runs a b", ["no use for the word 'b'"]), ("tasks cola", ["'cola'"]),
+    ("measure --layers 0,x sentences.txt", ["--layers must be a whole number, not 'x'"]),
+    ("train --hold_out 2", ["--hold-out must be"]), ("train --config missing.yaml", ["--config", "missing.yaml"]),
+    ("demo --method istar", ["--strength"]), ("measure saved", ["--model"])])
+def test_a_mistake_is_answered_with_one_line(words, parts, run, monkeypatch):
+    monkeypatch.delenv("ISTAR_DATA", raising=False)
+    for folder in ("empty", "saved"): Path(folder).mkdir()
+    Path("saved/config.json").write_text("{}", encoding="utf-8")
+    Path("bad.yaml").write_text("laers: 3\n", encoding="utf-8")
+    Path("worse.yaml").write_text("run: [{}]\nbase: {}\n", encoding="utf-8")
+    code, said = run(*words.split())
+    assert code == 2 and all(part in said for part in parts), said
+    assert said.startswith("istar: ") and said.count("\n") == 1 and "`lam`" not in said, said
+    assert not Path("isotropy").exists() and not list(Path().glob("runs/*.json"))
+
+
+@pytest.mark.parametrize("words", ["measure --text missing.txt", "measure missing.npy", "measure --embeddings m.npy",
+                                   "train --config missing.yaml", "train missing.csv --text a --label b",
+                                   "sweep missing.yaml", "pretrain missing.yaml", "demo --train missing.csv --text a "
+                                   "--label b"])
+def test_a_missing_file_is_named_before_anything_heavy_is_imported(words, tmp_path):
+    code = ("import sys\nfrom istar_nb.cli import main\ntry: main(sys.argv[1:])\n"
+            "except SystemExit as e: print(e.code, [m for m in ('torch', 'transformers', 'pandas') if m in sys.modules])")
+    done = subprocess.run([sys.executable, "-c", code, *words.split()], capture_output=True, encoding="utf-8",
+                          cwd=tmp_path, timeout=300)
+    assert done.stdout == "2 []\n" and "there is no" in done.stderr and done.stderr.count("\n") == 1, done
+
+
+@pytest.mark.parametrize("words", ["--layers 0,2", "--layers 0 2", "--layers=0,2", "--layers 0, 2", "--layers [0,2]",
+                                   "--layers 0 2 sentences.txt"])
+def test_several_values_are_separated_as_one_likes(words, run):
+    alone = [] if "sentences" in words else ["sentences.txt"]
+    code, said = run("measure", "--model", "tiny-bert", "--no-progress", *words.split(), *alone)
+    assert code == 0 and list(values()["tiny-bert"]) == ["0", "2"] or "pooled" in values()["tiny-bert"], said
+    assert {"0", "2"} <= set(values()["tiny-bert"]) and "1" not in values()["tiny-bert"]
+
+
+def test_seeds_and_conditions_take_commas_too(run):
+    code, said = run("sweep", "grid.yaml", "--seeds", "0,1", "--no-progress")
+    assert code == 0 and "2 of 2 runs" in said, said
+    code, said = run("runs", "--where", "seed=1,status=done")
+    assert code == 0 and "1 rows of runs" in said, said
+
+
+# Help ----------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("name", commands)
+@pytest.mark.parametrize("width", ["60", "100"])
+def test_help_opens_with_examples_and_fits(name, width, run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", width)
+    code, said = run(name, "--help")
+    assert code == 0 and "None" not in said and "{" not in said and "STR" not in said
+    assert said.index("examples:") < said.index(" --") if " --" in said.partition("examples:")[2] else "examples:" in said
+    for option in options_of(commands[name]).values():
+        assert name in ("sweep", "pretrain") and option.name == "grid" or option.typed in said.replace("--no-", "--"), option
+    prose = [line for line in said.splitlines() if not line.startswith(("  istar", "usage"))]
+    assert max(map(len, prose)) <= int(width), max(prose, key=len)
+    assert (code, said) == run("help", name)
+
+
+def test_the_overview_names_every_command(run):
+    whole = run("--help")
+    assert whole[0] == 0 and all(f"\n  {name} " in whole[1] for name in commands)
+    assert run("help") == run("-h") == whole and run() == (2, whole[1])
+    assert run("-V") == run("version") == run("--version")
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_examples_in_the_help_work(example, run, monkeypatch):
+    "They are read in full; what takes long is carried out with a small model."
+    _, name, *words = example.split()
+    if name in ("train", "demo", "measure") and "cola" not in words and "vectors.npy" not in words:
+        words += ["--model", "tiny-bert"]*("--model" not in words) + ["--limit", "64"] + ["--no-progress"]*(name != "demo")
+        if name in ("train", "demo"): words += ["--epochs", "1"]
+    if name == "runs": assert run("train", "run.yaml", "--method", "cosreg", "--lam", "1", "--no-progress")[0] == 0
+    if name == "runs" and "demo/records" in words: Path("runs").rename("records"); words[0] = "records"
+    if "cola" in words: monkeypatch.setitem(commands, name, lambda **options: None); cli._read("demo", ["stdlib-docs"])
+    else:
+        code, said = run(name, *words)
+        assert code == 0, said
+
+
+# Reports -------------------------------------------------------------------------------------------------------------
+
+def test_an_earlier_report_is_kept_and_named(run):
+    for seed in range(3):
+        np.save("vectors.npy", np.random.default_rng(seed).normal(size=(60, 8)))
+        code, said = run("measure", "vectors.npy")
+        assert code == 0 and ("the earlier report is kept" in said) == (seed > 0), said
+        if seed: assert f"isotropy-{seed}.html" in said and f"isotropy-{seed}.json" in said
+    found = [json.loads(path.read_text(encoding="utf-8"))["measures"] for path in sorted(Path("isotropy").glob("*.json"))]
+    assert len(found) == 3 and len({json.dumps(f) for f in found}) == 3 and values() in found
+    assert "kept" not in run("measure", "vectors.npy")[1], "the same measurement again loses nothing"
+    assert len(list(Path("isotropy").iterdir())) == 6
+
+
+def test_the_demo_speaks_of_the_model_it_used(run):
+    small = ["--limit", "64", "--train", "films.csv", "--text", "text", "--label", "sentiment"]
+    code, said = run("demo", "--model", "tiny-bert", *small)
+    assert code == 0 and "random weights" in said and "MiniLM" not in said, said
+    assert "MiniLM" not in Path("demo/report.html").read_text(encoding="utf-8")
+    code, said = run("demo", "--model", "tiny-bert", *small, "--strength", "1")
+    assert code == 0 and "report-1.html" in said and Path("demo/report-1.html").is_file(), said
+
+
+def test_an_export_says_that_it_replaces(run):
+    assert run("train", "run.yaml", "--no-progress")[0] == 0
+    assert "written to runs.csv" in run("runs", "--export", "runs.csv")[1]
+    assert "replaced runs.csv" in run("runs", "--export", "runs.csv")[1]
+
+
+# Points and columns --------------------------------------------------------------------------------------------------
+
+ARRAYS = dict(ints=np.arange(60).reshape(20, 3), cube=np.zeros((4, 5, 6)), line=np.zeros(5), empty=np.zeros((0, 4)),
+              records=np.zeros(3, dtype=[("a", "f4")]), objects=np.array([[None]*3]*2), one=np.ones((1, 4)),
+              complex=np.zeros((4, 4), complex), text=np.array([["a", "b"]]), narrow=np.ones((5, 1)))
+
+
+@pytest.mark.parametrize("name, parts", [
+    ("ints", ["int64", "astype"]), ("cube", ["(4, 5, 6)", "reshape"]), ("line", ["(5,)", "one point a row"]),
+    ("empty", ["(0, 4)"]), ("records", ["records"]), ("objects", ["no NumPy file of numbers"]), ("one", ["(1, 4)"]),
+    ("complex", ["complex128"]), ("text", ["dtype"]), ("narrow", ["(5, 1)"]), ("several.npz", ["archive", "numpy.save"]),
+    ("renamed.npy", ["archive", "numpy.save"]), ("table.csv", ["numpy.save"]), ("weights.pt", ["pickle"]),
+    ("cubes.safetensors", ["0 matrices", "x (2, 3, 4)"]), ("words.parquet", ["'text'", "name a column"])])
+def test_what_holds_no_points_is_explained_in_a_line(name, parts, run):
+    from safetensors.torch import save_file
+    for key, array in ARRAYS.items(): np.save(f"{key}.npy", array)
+    np.savez("several.npz", a=np.eye(3), b=np.eye(4))
+    Path("renamed.npy").write_bytes(Path("several.npz").read_bytes())
+    Path("table.csv").write_text("a,b\n0.5,1.5\n", encoding="utf-8")
+    torch.save(torch.eye(4), "weights.pt")
+    save_file(dict(x=torch.zeros(2, 3, 4)), "cubes.safetensors")
+    pd.DataFrame(dict(text=["a", "b"])).to_parquet("words.parquet")
+    file = name if "." in name else f"{name}.npy"
+    code, said = run("measure", "--embeddings", file)
+    assert code == 2 and file in said and all(part in said for part in parts) and said.count("\n") == 1, said
+    assert "`" not in said.replace(f"`{file}`", "") and not Path("isotropy").exists(), said
+
+
+def test_the_order_of_axes_and_bytes_does_not_matter(run):
+    x, found = np.random.default_rng(0).normal(size=(60, 8)), []
+    for array in (x, np.asfortranarray(x), x.astype(">f8")):
+        np.save("x.npy", array)
+        assert run("measure", "x.npy")[0] == 0
+        found.append(values()["x.npy"]["points"])
+    for other in found[1:]: assert other == pytest.approx(found[0], rel=1e-6)
+
+
+def test_a_column_holds_texts_or_lists_of_words(run):
+    rows = [dict(tokens=text.split(), ids=[1, 2], n=i, text=" ".join(text.split()), label="ab"[i % 2])
+            for i, text in enumerate(SENTENCES)]
+    Path("tagged.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    small = ["--model", "tiny-bert", "--no-progress"]
+    found = []
+    for column in ("tokens", "text"):
+        code, said = run("measure", "tagged.jsonl", "--column", column, *small)
+        assert code == 0, said
+        found.append(values())
+        code, said = run("train", "tagged.jsonl", "--text", column, "--label", "label", "--epochs", 1, *small)
+        assert code == 0, said
+    assert found[0] == found[1]
+    table = load_records("runs")
+    assert len(table) == 2 and table.score.nunique() == table.isoscore.nunique() == 1
+    for column in ("n", "ids"):
+        code, said = run("measure", "tagged.jsonl", "--column", column, *small)
+        assert code == 2 and f"--column '{column}'" in said and "text is wanted" in said
+        code, said = run("train", "tagged.jsonl", "--text", column, "--label", "label", *small)
+        assert code == 2 and f"column '{column}'" in said and "text is wanted" in said
+
+
+# Processes -----------------------------------------------------------------------------------------------------------
+
+def test_a_log_says_at_once_that_work_has_begun(run):
+    small = ["--model", "tiny-bert", "--limit", "64"]
+    code, said = run("train", "stdlib-docs", *small, "--epochs", "2")
+    lines = [line for line in said.splitlines() if "it/s" in line or "?it" in line]
+    assert code == 0 and len(lines) == 1 and "0/" in lines[0], said
+    code, said = run("measure", "stdlib-docs", *small)
+    assert code == 0 and "measuring tiny-bert" in said and not set("\r\x1b") & set(said), said
+
+
+def test_an_interrupted_command_says_so_in_a_line(tmp_path):
+    process = start("measure", "-", "--model", "tiny-bert", cwd=tmp_path, stdin=subprocess.PIPE)
+    time.sleep(6)    # imports are over, and nothing comes
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and said.decode().strip().splitlines()[-1] == "istar: stopped."
+    assert b"Traceback" not in said
+
+
+@pytest.mark.parametrize("words", ["--help", "tasks", "measure --help"])
+def test_no_letters_and_no_colours_are_forced_on_a_terminal(words, tmp_path):
+    settings = dict(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", NO_COLOR="1", COLUMNS="60")
+    process = start(*words.split(), cwd=tmp_path, env={**os.environ, **settings})
+    said, wrong = process.communicate(timeout=120)
+    assert process.returncode == 0 and b"\x1b" not in said and not wrong
+
+
+def test_completion_knows_commands_and_options(tmp_path):
+    process = start("--completion", cwd=tmp_path)
+    script = process.communicate(timeout=120)[0].decode()
+    (tmp_path/"films.csv").touch()
+    def completed(*words):
+        line = f"{script}\nCOMP_WORDS=({' '.join(words)})\nCOMP_CWORD={len(words) - 1}\n_istar\nprintf '%s ' ${{COMPREPLY[@]}}"
+        return subprocess.run(["bash", "-c", line], capture_output=True, encoding="utf-8", cwd=tmp_path).stdout.split()
+    assert completed("istar", "me") == ["measure"] and completed("istar", "measure", "--lay") == ["--layers"]
+    assert completed("istar", "train", "fil") == ["films.csv"]
+
+
+# The explorer --------------------------------------------------------------------------------------------------------
+
+def test_a_store_of_ones_own_is_explored(run):
+    small = ["--no-progress", "--hold-out", "0.25"]
+    for words in (["--seed", "1"], ["--seed", "1", "--method", "cosreg", "--lam", "1"]):
+        assert run("train", "run.yaml", *words, *small)[0] == 0
+    code, said = run("runs", "--explore", "page")
+    assert code == 0 and "page/index.html#runs" in said, said
+    page = {path.name: path.read_text(encoding="utf-8") for path in Path("page").iterdir()}
+    data = json.loads(page["data.js"].removeprefix("explore.data = "))
+    assert data["runs"]["data"] == ["tiny-bert on stdlib-docs, 25% held out"]*2
+    assert sorted(data["runs"]["plain"]) == [0, 0] or sorted(data["runs"]["plain"]) == [1, 1]
+    scripts = re.findall(r'src="(\w+\.js)"', page["index.html"])
+    assert set(scripts) <= set(page) and "runs.js" in scripts
+    Path("nothing").mkdir()
+    code, said = run("runs", "nothing", "--explore", "page")
+    assert code == 2 and "--explore" in said
+
+
+def test_the_page_is_in_what_is_installed(tmp_path):
+    build = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", tmp_path, "build_py", "--build-lib", tmp_path/"b"]
+    done = subprocess.run(build, cwd=root, capture_output=True, encoding="utf-8", timeout=300)
+    there = {path.name for path in (tmp_path/"b/istar_nb/page").iterdir()}
+    assert done.returncode == 0 and there == {path.name for path in (root/"docs/explore").iterdir()}, done.stderr
