@@ -103,11 +103,13 @@ def _exact_distances(
 losses = dict(tf32=2**-10, bf16=2**-8, high=2**-10, medium=2**-8)
 
 def product_error(
-    x:Tensor,  # (n, d) factor
-)->float:      # η: half of a squared distance may be wrong by η times the sum of itself and half of a squared norm
-    "Bound on the error of the search, in whatever order the sums are taken and to whatever format the factors are rounded."
+    x:Tensor,        # (n, d) factor
+    worst:bool=True, # False: an estimate by √d, for rounding errors of either sign
+)->float:            # η: half of a squared distance may be wrong by η times the sum of itself and half a squared norm
+    "Bound on the error of the search, whatever the order of the sums and the format of the factors."
     coarse = max(losses.get(name, 0) for name in matmul_formats(x.device)) if x.dtype == torch.float32 else 0
-    return 2.25*(x.shape[1] + 6)*torch.finfo(x.dtype).eps + 5*coarse
+    terms = 2.25*(x.shape[1] + 6) if worst else 2.5*x.shape[1]**0.5
+    return terms*torch.finfo(x.dtype).eps + 5*coarse
 
 # %% ../nbs/04_dimension.ipynb #030e43a8
 near_tie = 2**-30   # squared distances that differ by this share count as equal
@@ -129,7 +131,7 @@ def _nearest_points(
     few:Tensor,   # (m,) numbers of the points in question
     kept:int,     # candidates for each
     scale:float,  # what points are divided by
-)->tuple[Tensor,Tensor,Tensor]: # (m, kept) half of the smallest squared distances; (m, kept) point numbers, -1 for none; (m,) half squared norms
+)->tuple[Tensor,Tensor,Tensor]: # (m, kept) half squared distances; (m, kept) points, -1: none; (m,) half squared norms
     "Candidates for some points only, in float64, about the centre of these points."
     centre = x[few].double().mean(0)
     def centred(numbers): return (x[numbers].double() - centre).div_(scale)

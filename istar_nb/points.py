@@ -40,6 +40,7 @@ def check_tensor(x:object, name:str="x")->None:
     if not isinstance(x, Tensor):
         raise TypeError(f"`{name}` must be a torch tensor or NumPy array, not {type(x).__name__}")
     if not x.is_floating_point(): raise TypeError(f"`{name}` must be floating point, not {x.dtype}")
+    if x.is_meta: raise TypeError(f"`{name}` is on the meta device: it has a shape and no numbers")
     if x.itemsize < 2 or x.layout != torch.strided:
         raise TypeError(f"`{name}` must be dense and of 16 bits or more, not {x.dtype} in {x.layout}")
 

@@ -54,6 +54,7 @@ def _own_options(
 # %% ../nbs/41_run_explorer.ipynb #9fa507c3
 def _plain_text(name:str, value)->str: # such as "layer 1+2"
     "An option in the name of a setting."
+    if value is True: return name.replace("_", " ")
     if isinstance(value, tuple): value = "+".join(map(str, value))
     if isinstance(value, float): value = f"{value:g}"
     return f"{option_names.get(name, name.replace('_', ' '))} {value}"
@@ -94,6 +95,17 @@ def _run_row(
     return dict(id=record.id, seed=record.config["seed"], metric=record.metric, score=record.score,
                 isoscore=short(end["isoscore"]), layers=list(map(short, end["isoscore_layers"])))
 
+# %% ../nbs/41_run_explorer.ipynb #5a9e6c14
+def _setting(
+    config:RunConfig, # of the setting's runs
+    label:str,        # its name in the table
+)->dict:              # plain JSON values
+    "How a setting is shown; `kind` is its name in the legend."
+    method, strength = METHODS[config.method], (config.lam if config.relative is None else config.relative) or 0
+    sign = f", λ {'<' if strength < 0 else '>'} 0" if len(method.colors) > 1 else ""
+    return dict(label=label, method=config.method, color=method_color(config.method, strength),
+                kind=f"{method.label}{sign}{', placebo'*config.placebo}", placebo=config.placebo)
+
 # %% ../nbs/41_run_explorer.ipynb #fc0d001d
 def compact_runs(
     root:str|Path,  # folder or fsspec URL of a store
@@ -110,8 +122,7 @@ def compact_runs(
     columns = {key: [row[key] for row in rows] for key in ("data", "seed", "metric", "score", "isoscore", "layers")}
     return columns | dict(setting=[numbers[row["name"]] for row in rows],
                           plain=[places.get(row["twin"], -1) for row in rows],
-                          settings=[dict(label=key[2], method=c.method, color=method_color(c.method, c.lam or 0))
-                                    for key, c in sorted(settings.items(), key=lambda item: item[0])])
+                          settings=[_setting(settings[key], key[2]) for key in sorted(settings)])
 
 # %% ../nbs/41_run_explorer.ipynb #286c096d
 def run_controls(
@@ -183,14 +194,19 @@ def _plot_runs(
     differences:bool,          # whether to draw differences from the plain runs
     ax,                        # matplotlib axes
 ):                             # the axes
-    "Task score against isotropy: every run a dot, every mean a cross."
+    "Task score against isotropy: every run a dot, hollow for a placebo; every mean a cross."
+    named = set()
     for setting in sorted({point.setting for point in points}):
         x, y = zip(*[(p.dx, p.dy) if differences else (p.x, p.y) for p in points if p.setting == setting])
-        look = dict(color=runs["settings"][setting]["color"])
-        ax.plot(x, y, "o", alpha=0.7, **look)
+        shown = runs["settings"][setting]
+        look, kind = dict(color=shown["color"]), shown["kind"]
+        ax.plot(x, y, "o", alpha=0.7, mfc="none" if shown["placebo"] else None,
+                label=None if kind in named else kind, **look)
+        named.add(kind)
         if len(x) > 1: ax.plot(np.mean(x), np.mean(y), "+", ms=11, mew=2, **look)
     if differences: ax.axhline(0, color="0.6", zorder=0); ax.axvline(0, color="0.6", zorder=0)
     word = "difference in " if differences else ""
+    ax.legend(fontsize=7)
     ax.set(xlabel=f"{word}IsoScore ι", ylabel=f"{word}score")
     return ax
 
@@ -222,8 +238,8 @@ def _table_below(
     heads = ("setting", "runs", "IsoScore ι", "score", "pairs", "difference in score", "standard deviation")
     def text(value): return value if isinstance(value, str) else f"{value:.3f}" if isinstance(value, float) else "–"
     def row(setting, count, isoscore, score, pairs, *gains):
-        label, color = (runs["settings"][setting][key] for key in ("label", "color"))
-        named = f'<span style="color: {color}">●</span> {escape(label)}'
+        label, color, placebo = (runs["settings"][setting][key] for key in ("label", "color", "placebo"))
+        named = f'<span style="color: {color}">{"○" if placebo else "●"}</span> {escape(label)}'
         return map(text, (named, str(count), isoscore, score, str(pairs), *gains))
     rows = [row(*values) for values in run_table(run_points(runs, **choices))]
     lines = [f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>" for cells in rows]

@@ -7,6 +7,7 @@ __all__ = ['NormMoments', 'checked', 'directions', 'MomentTransformer', 'Whiteni
 
 # %% ../nbs/14_transforms.ipynb #c72c78af
 import copy
+import math
 import warnings
 
 import numpy as np
@@ -108,23 +109,40 @@ def directions(
     return variances.clip(min=0), vectors*np.sign(vectors[np.arange(len(vectors)), largest])[:, None]
 
 # %% ../nbs/14_transforms.ipynb #9c25f6b7
+def _unit_of(
+    largest:float, # magnitude of the first rows
+)->float:          # power of two; 1 unless fourth powers of the rows would leave the range of float64
+    "What rows are divided by on the way, which costs no digit."
+    exponent = math.frexp(largest)[1]
+    return 2.**max(exponent, -1000) if abs(exponent) > 64 else 1.
+
+
 class _Learner(TransformerMixin, BaseEstimator):
     "What transformers learn that know mean and covariance of the points: one pass, in float64."
     chunk = 4096  # rows taken in at a time
 
     def take_in(self, X:np.ndarray):
-        "Add rows to the moments, and note how coarse their numbers are."
-        self.rounding_ = max(self.rounding_, float(np.finfo(X.dtype).eps*np.abs(X).max()))
-        for start in range(0, len(X), self.chunk): self.moments_.update(X[start:start+self.chunk])
+        "Add rows to the moments, in a unit near the size of the first, and note how coarse their numbers are."
+        largest = float(np.abs(X).max())
+        self.rounding_ = max(self.rounding_, float(np.finfo(X.dtype).eps)*largest)
+        if self.moments_.count == 0: self.unit_ = _unit_of(largest)
+        for start in range(0, len(X), self.chunk):
+            rows = X[start:start+self.chunk]
+            self.moments_.update(rows if self.unit_ == 1 else rows/np.float64(self.unit_))
 
     def settle(self)->bool: # whether the points seen define any direction
         "Derive everything that `transform` uses from the moments."
         moments = self.moments_
         self.n_samples_seen_ = moments.count
-        if max(0., moments.scatter.diagonal().max().item()/moments.count)**0.5 <= self.rounding_: return False
-        self.mean_ = moments.mean.numpy()
+        spread = max(0., moments.scatter.diagonal().max().item()/moments.count)**0.5
+        if spread*self.unit_ <= self.rounding_: return False
+        self.mean_ = moments.mean.numpy()*self.unit_
         self.derive(moments)
         return True
+
+    def in_units(self, variances:np.ndarray)->np.ndarray: # infinite or zero where float64 ends
+        "Variances of the points as they came."
+        with np.errstate(over="ignore"): return variances*self.unit_*self.unit_
 
     def check(self, d:int): "Errors for settings that mean nothing in d dimensions; there may be none."
 
@@ -143,13 +161,19 @@ class MomentTransformer(_Learner):
         X,       # (n, d) floating point, n ≥ 2, d ≥ 2
         y=None,  # ignored
     )->"MomentTransformer": # itself
-        "Learn from `X` and nothing else."
-        X = checked(self, X, reset=True, min_points=2)
-        self.check(X.shape[1])
-        self.moments_, self.rounding_ = NormMoments(), 0.
-        self.take_in(X)
-        if not self.settle():
-            raise ValueError(f"X has zero variance: its {len(X)} points differ by no more than rounding")
+        "Learn from `X` and nothing else; where that fails, everything is as before."
+        before = dict(vars(self))
+        try:
+            X = checked(self, X, reset=True, min_points=2)
+            self.check(X.shape[1])
+            self.moments_, self.rounding_ = NormMoments(), 0.
+            self.take_in(X)
+            if not self.settle():
+                raise ValueError(f"X has zero variance: its {len(X)} points differ by no more than rounding")
+        except Exception:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
         return self
 
     def partial_fit(self,
@@ -192,9 +216,10 @@ class _WhiteningMap(ClassNamePrefixFeaturesOutMixin, MomentTransformer):
         k, cov = self.n_components or d, moments.scatter/(moments.count-1)
         self.shrinkage_ = moments.ledoit_wolf() if self.shrinkage == "auto" else float(self.shrinkage)
         variances, self.components_ = (part[:k] for part in directions(cov))
-        self.explained_variance_ = (1-self.shrinkage_)*variances + self.shrinkage_*(cov.diagonal().sum()/d).item()
-        floor = max(self.rounding_**2, 10*d*np.finfo(np.float64).eps*self.explained_variance_[0])
-        self.scale_ = np.where(self.explained_variance_ > floor, self.explained_variance_, 0)**0.5
+        shrunk = (1-self.shrinkage_)*variances + self.shrinkage_*(cov.diagonal().sum()/d).item()
+        floor = max((self.rounding_/self.unit_)**2, 10*d*np.finfo(np.float64).eps*shrunk[0])
+        self.scale_ = np.where(shrunk > floor, shrunk, 0)**0.5*self.unit_
+        self.explained_variance_ = self.in_units(shrunk)
 
     @property
     def _n_features_out(self): return len(self.components_) if self.method == "pca" else self.components_.shape[1]
@@ -263,7 +288,8 @@ class AllButTheTop(OneToOneFeatureMixin, MomentTransformer):
         d, D = len(moments.mean), self.n_directions
         self.n_directions_ = max(1, round(d/100)) if D is None else int(D)
         found = directions(moments.scatter/(moments.count-1))
-        self.explained_variance_, self.components_ = (part[:self.n_directions_] for part in found)
+        variances, self.components_ = (part[:self.n_directions_] for part in found)
+        self.explained_variance_ = self.in_units(variances)
 
     def transform(self,
         X,              # (n, d) floating point

@@ -56,7 +56,7 @@ def _half_squares(
     sums = np.add.outer(half, half).T    # BLAS works on columns: its lower half is the upper half of rows
     upper = syrk(-1., columns, beta=1., c=sums, trans=1, lower=1, overwrite_c=1).T
     lengths = np.maximum(squareform(upper, checks=False), 0, dtype=np.float64)    # as SciPy's clustering wants them
-    return lengths, product_error(x)*half.max().item()
+    return lengths, product_error(x, worst=False)*half.max().item()
 
 # %% ../nbs/08_trees.ipynb #0121b667
 def candidates(

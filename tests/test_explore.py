@@ -231,7 +231,31 @@ def test_runs_without_an_isoscore_are_left_out(page, runs):
     with pytest.raises(ValueError, match="IsoScore in this layer"): rex.run_points(altered, data, layer="1")
 
 
+def test_a_placebo_is_no_run_of_its_method(page, runs):
+    "Its mark is hollow, in the figure and in the table, and the legend names it."
+    data = next(data for data, setting in zip(runs["data"], runs["setting"]) if runs["settings"][setting]["placebo"])
+    chosen(page, data=data, method="all", layer="pooled", seed="all", show="scores")
+    points = rex.run_points(runs, data)
+    placebos = [point for point in points if runs["settings"][point.setting]["placebo"]]
+    assert 0 < len(placebos) < len(points)
+    assert page.run("document.querySelectorAll('#runs circle.run').length") == len(points)
+    assert page.run("document.querySelectorAll('#runs circle.run[fill=none]').length") == len(placebos)
+    kinds = list(dict.fromkeys(runs["settings"][row[0]]["kind"] for row in rex.run_table(points)))
+    legend = page.run("[...document.querySelectorAll('#runs .key .entry')].map(e => e.textContent)")
+    assert legend == [*kinds, "+ mean of a setting"] and any(kind.endswith("placebo") for kind in kinds)
+    with rex.style(): ax = rex._plot_runs(runs, points, False, rex.new_figure(1, (5, 3))[1])
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == kinds
+
+
 # ---- the page
+
+@pytest.mark.parametrize("width", (1280, 390))
+def test_the_first_score_is_seen_at_once_and_no_column_is_cut(folder, width):
+    with browser_page(width=width, height=800) as page:
+        page.open((folder/"index.html").as_uri())
+        assert page.run("document.querySelector('#spectrum .reading').getBoundingClientRect().bottom") < 560
+        assert page.run("[...document.querySelectorAll('.explorer .table')].every(t => t.scrollWidth <= t.clientWidth)")
+
 
 def test_every_control_has_a_label(page):
     unlabelled = ("[...document.querySelectorAll('.explorer :is(input, select)')]"
@@ -330,3 +354,11 @@ def test_the_example(page):
     page.run("document.querySelector('#own button').click()")
     page.wait("document.querySelector('#own .reading').textContent.startsWith('400 points in 64')")
     assert page.text("#own tr:nth-child(5) td").startswith("17;")
+
+
+def test_a_bad_file_leaves_nothing_of_the_file_before(page, tmp_path):
+    measured(page, saved(tmp_path, points))
+    assert page.run("document.querySelectorAll('#own tbody tr').length") == 5
+    (tmp_path/"bad.npy").write_bytes(b"hello, this is no array")
+    measured(page, tmp_path/"bad.npy")
+    assert page.run("document.querySelectorAll('#own tbody tr, #own svg > *').length") == 0

@@ -76,13 +76,16 @@ def test_a_measure_is_a_function_a_value_and_a_name(tmp_path):
     assert "stable rank" in (tmp_path/"report"/"isotropy.html").read_text(encoding="utf-8")
 
 
+def method():
+    "What the page on methods prints: the class, its factory and its row."
+    page = ROOT/"nbs"/"howto"/"5_method.ipynb"
+    defined = next(cell for cell in cells(page, "code") if cell.startswith("class VarianceShare"))
+    return defined, *re.findall(r"```python\n(.*?)```", "\n".join(cells(page, "markdown")), re.S)
+
+
 def test_a_method_is_a_class_a_factory_and_a_row(tmp_path):
     "As the page prints them, put into a copy of the package."
-    page = ROOT/"nbs"/"howto"/"5_method.ipynb"
-    defined = next(cell for cell in cells(page, "code")
-                   if cell.startswith("class VarianceShare")).replace("inb.Regularizer", "Regularizer")
-    factory, row = re.findall(r"```python\n(.*?)```", "\n".join(cells(page, "markdown")), re.S)
-    package = copied(tmp_path)
+    page, package, (defined, factory, row) = ROOT/"nbs"/"howto"/"5_method.ipynb", copied(tmp_path), method()
     put_before(package/"methods.py", "METHODS = {", f"{factory}\n")
     put_before(package/"methods.py", '    "none": Method(', row)
     with (package/"regularizers.py").open("a", encoding="utf-8") as file: file.write(f"\n\n{defined}\n")
@@ -94,3 +97,46 @@ def test_a_method_is_a_class_a_factory_and_a_row(tmp_path):
     istar(tmp_path, words)
     record, = (json.loads(path.read_text(encoding="utf-8")) for path in (tmp_path/"records").glob("*.json"))
     assert (record["config"]["method"], record["config"]["lam"], record["status"]) == ("variance", 0.1, "done")
+
+
+def put_into(notebook, line, text):
+    "Put text before a line of a notebook's exported cell that begins like this; a cell at its end without a line."
+    content = json.loads(notebook.read_text(encoding="utf-8"))
+    if line is None:
+        content["cells"].append(dict(cell_type="code", id="added", metadata={}, outputs=[], execution_count=None,
+                                     source=f"#| export\n{text}"))
+    else:
+        cell, = (cell for cell in content["cells"]
+                 if "".join(cell["source"]).startswith("#| export") and f"\n{line}" in "".join(cell["source"]))
+        cell["source"] = "".join(cell["source"]).replace(f"\n{line}", f"\n{text.rstrip()}\n{line}", 1)
+    notebook.write_text(json.dumps(content), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def extended(tmp_path_factory):
+    "A copy of the repository with a task, a measure and a method in its notebooks, exported."
+    folder, (task, function, value, name) = tmp_path_factory.mktemp("extended"), printed()
+    defined, factory, row = method()
+    left = shutil.ignore_patterns("__pycache__", ".*", "_proc", "experiments")
+    for part in ("nbs", "istar_nb", "tests"): shutil.copytree(ROOT/part, folder/part, ignore=left)
+    for part in ("conftest.py", "pytest.ini", "settings.ini"): shutil.copy(ROOT/part, folder)
+    for stem, line, text in [
+            ("10_regularizers", None, defined), ("21_methods", "METHODS = {", f"{factory}\n"),
+            ("21_methods", '    "none": Method(', row), ("20_tasks", '    Task("stdlib-docs"', task),
+            ("03_measures", None, function),
+            ("04_sums", "from istar_nb.measures import", "from istar_nb.measures import stable_rank_of"),
+            ("04_sums", "                  sv_anisotropy_raw=", value), ("31_figures", '    "two_nn": ', name)]:
+        put_into(folder/"nbs"/f"{stem}.ipynb", line, text)
+    program = "from nbdev.doclinks import nbdev_export; nbdev_export()"
+    subprocess.run([sys.executable, "-c", program], cwd=folder, check=True,
+                   env=os.environ | dict(PYTHONPATH=str(folder)))
+    return folder
+
+
+@pytest.mark.parametrize("test", ["nbs/04_sums.ipynb", "nbs/20_tasks.ipynb", "nbs/21_methods.ipynb",
+                                  "nbs/22_runs.ipynb", "nbs/31_figures.ipynb", "nbs/33_reports.ipynb",
+                                  "tests/test_tasks.py::test_every_task_states_itself"])
+def test_additions_break_no_notebook_that_lists_what_there_is(extended, test):
+    run = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test], cwd=extended,
+                         env=os.environ | dict(PYTHONPATH=str(extended)), capture_output=True, encoding="utf-8")
+    assert not run.returncode, run.stdout[-3000:] + run.stderr[-3000:]

@@ -122,7 +122,7 @@ def test_bad_rows_are_named(row, message, tmp_path):
 
 
 def test_every_task_states_itself():
-    assert set(TASKS) == {"cola", "sst2", "mrpc", "rte", "qnli", "qqp", "stsb", "sst5", "squad", "stdlib-docs"}
+    assert set(TASKS) >= {"cola", "sst2", "mrpc", "rte", "qnli", "qqp", "stsb", "sst5", "squad", "stdlib-docs"}
     for name, task in TASKS.items():
         assert task.name == name and task.description and hash(task)
         assert task.make or (task.path and task.hub)

@@ -6,6 +6,7 @@ Directives at the top of a cell: `#| hide` hides it, `#| echo: false` its code, 
 import ast
 import html
 import re
+import struct
 from base64 import b64decode
 from itertools import count, groupby
 
@@ -74,7 +75,8 @@ def shown(form, value, cell, places):
         return f'<pre class="output {form}" tabindex="0" data-search-exclude>{html.escape(value, quote=False)}</pre>'
     caption = cell.said.get("fig-cap")
     under = f'<figcaption markdown="span">{caption}</figcaption>\n' if caption else ""
-    picture = f"![{cell.alt}]({next(places)}){{ loading=lazy }}"
+    width, height = struct.unpack(">II", b64decode(value)[16:24])    # so that a page knows its room before it comes
+    picture = f"![{cell.alt}]({next(places)}){{ loading=lazy width={width} height={height} }}"
     return f'<figure class="output" markdown="span">\n{picture}\n{under}</figure>'
 
 

@@ -64,6 +64,7 @@ async function measureFile(maths, file, all) {
     }
     sentence.classList.remove("error")
     sentence.textContent = "Measuring …"
+    for (const part of [table, spectrum, sizes]) part.replaceChildren()    // of the file before
     worker.postMessage({file, all: explorer.values().rows === "all"})
   }
 

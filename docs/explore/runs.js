@@ -40,7 +40,7 @@ explore.runs = (function () {
 
 {
   const {svg: make, number, data: {runs}} = explore, [figure] = document.querySelectorAll("#runs svg"),
-    table = document.querySelector("#runs tbody")
+    table = document.querySelector("#runs tbody"), legend = document.querySelector("#runs .key")
 
   const around = (values, room) => {
     const low = Math.min(...values), high = Math.max(...values), margin = Math.max((high - low)*room, 1e-3)
@@ -64,8 +64,9 @@ explore.runs = (function () {
       {class: "pair", stroke: runs.settings[point.setting].color,
       x1: axes.x(point.x - point.dx), y1: axes.y(point.y - point.dy), x2: axes.x(point.x), y2: axes.y(point.y)}))
     for (const point of shown) {
-      const {label, color} = runs.settings[point.setting]
-      figure.append(make("circle", {class: "run", cx: axes.x(point[x]), cy: axes.y(point[y]), r: 4, fill: color},
+      const {label, color, placebo} = runs.settings[point.setting],
+        look = placebo ? {class: "run placebo", fill: "none", style: `stroke: ${color}`} : {class: "run", fill: color}
+      figure.append(make("circle", {...look, cx: axes.x(point[x]), cy: axes.y(point[y]), r: 4},
         make("title", {}, `${label}, seed ${point.seed}: ι ${number(point[x], 4)}, ${metric} ${number(point[y], 4)}`)))
     }
     for (const [setting] of rows) {
@@ -76,13 +77,23 @@ explore.runs = (function () {
     }
   }
 
+  // A dot in the colour of a setting, hollow for a placebo.
+  const dot = ({color, placebo}) => explore.element("span",
+    {class: "mark dot", style: placebo ? `border-color: ${color}` : `border-color: ${color}; background: ${color}`})
+
+  // One entry for each method and sign, in the order of the table.
+  function name(rows) {
+    const kinds = new Map(rows.map(([setting]) => [runs.settings[setting].kind, runs.settings[setting]]))
+    legend.replaceChildren(...[...kinds].flatMap(([kind, setting]) => [explore.element("span", {class: "entry"}, dot(setting), kind), " "]),
+                           explore.element("span", {class: "entry"}, "+ mean of a setting"))
+  }
+
   function report(rows) {
     table.replaceChildren(...rows.map(([setting, count, isoscore, score, pairs, gain, sd]) => {
-      const {label, color} = runs.settings[setting],
-        mark = explore.element("span", {class: "mark", style: `background: ${color}`})
+      const {label} = runs.settings[setting]
       const change = pairs ? `${gain < 0 ? "" : "+"}${number(gain, 4)}${sd === null ? "" : ` (sd ${number(sd, 4)})`}` :
         "–"
-      return explore.element("tr", {}, explore.element("th", {scope: "row"}, mark, label),
+      return explore.element("tr", {}, explore.element("th", {scope: "row"}, dot(runs.settings[setting]), label),
         ...[count, number(isoscore, 4), number(score, 4), change].map(text => explore.element("td", {}, String(text))))
     }))
   }
@@ -92,6 +103,7 @@ explore.runs = (function () {
     if (!points.length) throw new Error("No run fits these choices.")
     const metric = runs.metric[runs.data.indexOf(values.data)], pairs = explore.maths.total(rows.map(row => row[4]))
     report(rows)
+    name(rows)
     draw(points, rows, values, metric)
     return `${points.length} runs in ${rows.length} settings; ${pairs} of them have a plain run of the same seed. ` +
           `Score: ${metric}.`
