@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import istar_nb
 from .arguments import carry_out, help_text, options_of, overview, read_value, read_words
 from .commands import (check_file, check_place, check_positive, check_store, from_file, pretrain_command,
-                               say_failures, sweep_command, train_command)
+                               say_collapsed, say_failures, sweep_command, train_command)
 from .files import local_path, write_file
 from .names import near
 from .programs import collect_rarely
@@ -53,21 +53,35 @@ def _with_value(table:"pd.DataFrame", condition:str)->"pd.Series": # of booleans
     try: return (table[name] == float(value)) | (table[name].map(show_value) == value)
     except ValueError: raise ValueError(f"--where {condition!r}: {name} is a number") from None
 
+# %% ../nbs/61_cli.ipynb #29742dce
+def _measured_columns(table:"pd.DataFrame")->list[str]:
+    "The columns of what finished runs were measured to be: IsoScore unbiased where it is known, else the plug-in."
+    done = table[table.status == "done"]
+    known = done.isoscore_unbiased.notna()
+    plain = [] if len(done) and known.all() else ["isoscore"]
+    unbiased = ["isoscore_unbiased", "measured_tokens", "sentences"] if known.any() else []
+    rows = ["validation_rows"]*bool(done.validation_rows.notna().any())
+    return ["collapsed"]*bool((done.collapsed == 1).any()) + [*rows, *plain, *unbiased]
+
 # %% ../nbs/61_cli.ipynb #e3761524
 def _runs_table(root:str, every_epoch:bool, against:str|None)->tuple["pd.DataFrame",list[str],str]:
     "The table of `istar runs`, the columns of results, and the start of the title."
     from istar_nb.grids import compare_stores, load_records
     if against is None:
-        ends = ["status", *(["epoch"] if every_epoch else []), "metric", "score", "isoscore", "seconds"]
-        return load_records(root, every_epoch), ends, "{n} rows of " + root
+        table = load_records(root, every_epoch)
+        ends = ["status", *(["epoch"] if every_epoch else []), "metric", "score", *_measured_columns(table), "seconds"]
+        return table, ends, "{n} rows of " + root
     table = compare_stores(root, against)
     if table.empty: raise ValueError(f"--against {against} has no run in common with {root}")
     ends = ["equal", "in_one_only", "score_difference", "isoscore_difference"]
     return table, ends, "{equal} of {n} runs of both " + f"{root} and {against} are equal"
 
 # %% ../nbs/61_cli.ipynb #15bfecc2
-_always = ("id", "status", "epoch", "task", "method", "lam", "seed", "metric", "score", "isoscore", "equal",
-           "score_difference", "isoscore_difference")
+_always = ("id", "status", "epoch", "task", "method", "lam", "seed", "metric", "score", "collapsed", "isoscore",
+           "isoscore_unbiased", "equal", "score_difference", "isoscore_difference")
+_counts = ("validation_rows", "measured_tokens", "sentences")
+_kinds = {"isoscore": "isoscore is the plug-in score, which is too low for few tokens",
+          "isoscore_unbiased": "isoscore_unbiased: ± one standard error"}
 
 def _show_runs(
     table:"pd.DataFrame",  # from `_runs_table`
@@ -76,19 +90,23 @@ def _show_runs(
     caption:str,           # under it
 )->None:
     "List runs with the options in which they differ."
-    from istar_nb.reports import fitting, show_table
+    from istar_nb.reports import fitting, show_table, with_error
     from istar_nb.runs import defaults
+    if "isoscore_unbiased" in ends:
+        values = [with_error(row, "isoscore_unbiased") for row in table.to_dict("records")]
+        table = table.assign(isoscore_unbiased=values)
     varied = [c for c in defaults if c in table and table[c].map(str).nunique() > 1 or c in ("task", "method")]
     first = [c for c in ends if c == "status"]
     columns = ["id", *first, *varied, *(c for c in ends if c not in first)]
     def cell(name, value):
+        if name in _counts and isinstance(value, float) and value.is_integer(): return int(value)
         return f"{value:g}" if name in defaults and isinstance(value, float) and value == value else value
     rows = [list(map(cell, columns, row)) for row in table.reindex(columns=columns).astype(object).values.tolist()]
     shown = fitting(columns, rows, _always)
     out = ", ".join(c for i, c in enumerate(columns) if i not in shown)
     note = f"no room for {out}; --export writes all columns" if out else ""
     show_table([columns[i] for i in shown], [[row[i] for i in shown] for row in rows], title,
-               "\n".join(filter(None, [note, caption])))
+               "\n".join(filter(None, [*(text for name, text in _kinds.items() if name in ends), note, caption])))
 
 # %% ../nbs/61_cli.ipynb #ab4f5220
 def _of_one_type(table:"pd.DataFrame")->"pd.DataFrame":
@@ -149,7 +167,10 @@ def runs_command(
         else: _of_one_type(table).to_parquet(export, index=False)
     said = title.format(n=len(table), equal=int(table.equal.sum()) if against is not None else 0)
     _show_runs(table, ends, said, f"{'replaced' if replaced else 'written to'} {export}" if export else "")
-    if "error" in table: say_failures(table.drop_duplicates("id").error)
+    if "error" in table:
+        last = table.drop_duplicates("id", keep="last")
+        say_failures(last.error)
+        say_collapsed(last.itertuples())
     if explore is not None: print(f"explorer: {_explorer(root, explore)}")
 
 # %% ../nbs/61_cli.ipynb #5b39f8bb

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['check_positive', 'check_place', 'check_store', 'check_file', 'check_task', 'check_folders', 'Places', 'train_command',
-           'from_file', 'say_failures', 'sweep_command', 'pretrain_command']
+           'from_file', 'say_failures', 'say_collapsed', 'sweep_command', 'pretrain_command']
 
 # %% ../nbs/60_commands.ipynb #1d53afe8
 import os
@@ -134,6 +134,7 @@ def train_command(
         show_comparison([record], f"{config.task} with {config.model}, seed {config.seed}")
         print(f"{record.metric} {show_value(record.score)} after {config.epochs} epoch{'s'*(config.epochs > 1)}; "
               f"record: {places.root.rstrip('/')}/{record.id}.json")
+        say_collapsed([record])
     return record
 
 # %% ../nbs/60_commands.ipynb #69008cc4
@@ -159,6 +160,7 @@ def _chosen(grid:list[RunConfig], share:float, seeds:tuple[int,...], dry_run:boo
     show_table(list(table.columns), table.values.tolist(), f"chosen on {share:.0%} of the training rows",
                f"written to {found.path}")
     say_failures(r.error for r in found.records)
+    say_collapsed(found.records)
     tried = [score is not None for g in found.record["groups"] for c in g["candidates"] for score in c["scores"]]
     return tried + [r.status == "done" for r in found.records]
 
@@ -167,6 +169,16 @@ def say_failures(errors:Iterable)->None: # of runs; whatever is not text is no e
     "The last line of every error, and how many runs ended with it."
     lines = Counter(error.strip().splitlines()[-1] for error in errors if isinstance(error, str) and error.strip())
     for line, times in lines.most_common(): print(f"{times} failed: {line}")
+
+# %% ../nbs/60_commands.ipynb #d827d511
+def say_collapsed(runs:Iterable)->None: # with `status`, `collapsed` and `score`: records, or rows of their table
+    "How many finished runs give every row one answer, and how many have no score."
+    done = [run for run in runs if run.status == "done"]
+    dead = sum(run.collapsed == 1 for run in done)
+    blank = sum(run.score is None or run.score != run.score for run in done)
+    def who(n): return f"{n} of {len(done)} finished runs" if len(done) > 1 else "the run"
+    if dead: print(f"{who(dead)} collapsed: every row gets one answer, or nearly every one")
+    if blank: print(f"{who(blank)} ended without a score: it is undefined where all answers or all labels are the same")
 
 # %% ../nbs/60_commands.ipynb #aece710e
 def _say_ends(ends:list[bool], root:str)->None:
@@ -186,6 +198,7 @@ def _sweep(grid:Path, select:float|None, selection_seeds:tuple[int,...], dry_run
         records = sweeps.sweep(configs, dry_run=dry_run, **options)
         ends = [r.status == "done" for r in records]
         say_failures(r.error for r in records)
+        say_collapsed(records)
     else: ends = _chosen(configs, select, selection_seeds, dry_run, options)
     if not dry_run: _say_ends(ends, options["root"])
 

@@ -151,10 +151,9 @@ def _late_loss(
 # %% ../nbs/51_evidence.ipynb #5046e5ca
 def collapsed(
     record:RunRecord,  # finished
-)->bool:              # False where the task has no classes
+)->bool:              # False where a record does not tell
     "Whether a run gives every row the same answer, judged without its score."
-    share = record.epochs[-1].get("majority_share")
-    if share is not None: return share >= 0.99
+    if record.collapsed is not None: return record.collapsed
     if record.config["task"] not in label_shares or not record.steps: return False
     loss, rows = _late_loss(record)
     mean, error = _guess_cost(record.config["task"], rows)

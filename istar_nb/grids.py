@@ -174,8 +174,8 @@ def _alike(
     method:bool=True, # count the method as well
 )->tuple:             # equal for runs that should take equally long
     "What the duration of a run depends on."
-    names = ("task", "model", "epochs", "limit", "validation_limit", "max_length", "batch_size", "accumulate", "precision",
-             "gradient_checkpointing")
+    names = ("task", "model", "epochs", "limit", "validation_limit", "max_length", "batch_size", "accumulate",
+             "precision", "gradient_checkpointing")
     return (config.method if method else None, *(getattr(config, name) for name in names))
 
 # %% ../nbs/27_grids.ipynb #3e97a065

@@ -43,7 +43,8 @@ def _ending(event:Event)->str:
     if event.kind == "again": return f"put back, {event.note.splitlines()[0]}"
     if record is None: return "another sweep is at it"
     if record.status == "failed": return record.error.strip().splitlines()[-1]
-    return f"{record.metric} {'undefined' if record.score is None else f'{record.score:.4f}'}"
+    score = "undefined" if record.score is None else f"{record.score:.4f}"
+    return f"{record.metric} {score}" + ", one answer for every row"*bool(record.collapsed)
 
 # %% ../nbs/29_sweeps.ipynb #f04e264e
 class Monitor:

@@ -417,6 +417,25 @@ def test_a_terminal_leaves_out_options_and_no_digits(many_options, run, monkeypa
     assert all(name in note for name in out) and ("--export writes all columns" in note) == bool(out)
 
 
+def test_runs_say_how_sure_an_isoscore_is_and_which_collapsed(run, tmp_path):
+    "New records have the unbiased score; an old one has the plug-in alone, and its answers tell that it collapsed."
+    new = dict(isoscore=0.107, isoscore_unbiased=0.1934, isoscore_unbiased_se=0.0123, tokens=1103, sentences=277,
+               majority_share=0.6)
+    ends = [new, new | dict(majority_share=1.), dict(isoscore=0.053, predictions="1"*277)]
+    for seed, end in enumerate(ends):
+        config = RunConfig(task="cola", model="tiny-bert", seed=seed)
+        record = RunRecord(asdict(config.complete), config.id, "done", "matthews", 0., [end], data=dict(validation=277))
+        for store in ("new" if seed < 2 else "old", "all"): save_record(record, tmp_path/store)
+    said = {store: run("runs", "--root", store)[1] for store in ("new", "old", "all")}
+    assert said["new"].count("0.193 ± 0.012") == 2 and "0.107" not in said["new"] and said["new"].count(" 277 ") == 4
+    assert "1,103" in said["new"] and "1 of 2 finished runs collapsed" in said["new"]
+    assert "0.0530" in said["old"] and "unbiased" not in said["old"] and "the run collapsed: every row" in said["old"]
+    assert "0.0530" in said["all"] and "0.193 ± 0.012" in said["all"]
+    assert "2 of 3 finished runs collapsed" in said["all"]
+    code, listed = run("runs", "--root", "all", "--where", "collapsed=yes")
+    assert code == 0 and "2 rows of all" in listed
+
+
 # Other terminals, another device -------------------------------------------------------------------------------------
 
 @pytest.mark.any_names

@@ -5,6 +5,7 @@ import torch.distributed as dist
 
 from istar_nb.controls import OwnMeans
 from istar_nb.covariance import Moments, covariance
+from istar_nb.engine import LayerMoments
 from istar_nb.states import HiddenStates
 from istar_nb.regularizers import IStar, pooled_isoscore
 from istar_nb.records import find_record
@@ -61,6 +62,26 @@ def test_reference_is_that_of_all_processes(tmp_path):
     assert torch.equal(a, b) and torch.equal(one, other)
     torch.testing.assert_close(a, covariance(cloud()[1][:, 0]), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(one, covariance(cloud()[0][:, 0]), rtol=1e-4, atol=1e-4)
+
+
+def grouped_scores(rank, parts):
+    "Scores of sentences that the processes share, of two layers that are alike; None for a single process."
+    moments, states = LayerMoments(rows), [cloud(5.)[0]]*2
+    for numbers in parts if rank is None else [parts[rank]]:
+        moments.add(HiddenStates([s[numbers] for s in states], torch.ones(len(numbers), 1)), numbers)
+    if rank is not None: moments.all_reduce()
+    return moments.scores(), [m.count for m in moments.groups]
+
+
+def test_sentences_are_in_the_same_groups_on_any_number_of_processes(tmp_path):
+    "The unbiased score and its error too; one process sees no sentence of some groups."
+    few = LayerMoments(rows).dealt.lt(3).nonzero()[:, 0].tolist()
+    parts = [few, sorted(set(range(rows)) - set(few))]
+    (a, groups), (b, _) = on_two(grouped_scores, parts, folder=tmp_path)
+    one, wanted = grouped_scores(None, parts)
+    assert a == b and groups == wanted and min(groups) >= 6 and a["tokens"] == a["sentences"] == rows
+    for name in ("isoscore", "isoscore_unbiased", "isoscore_unbiased_se"):
+        assert a[name] == pytest.approx(one[name], rel=1e-5)
 
 
 kinds = dict(constant="zero variance", nan="not finite", empty="`mask` selects 0 tokens")

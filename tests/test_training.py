@@ -2,6 +2,7 @@
 import warnings
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 import torch
 
@@ -9,7 +10,8 @@ import istar_nb.session as session
 from istar_nb.encoders import forward_with_states, load_encoder
 from istar_nb.runs import RunConfig
 from istar_nb.session import Session
-from istar_nb.training import add_gradients, train
+from istar_nb.task_scores import one_answer
+from istar_nb.training import add_gradients, evaluate, train
 from toy_task import write_still_model
 from processes import on_two
 
@@ -124,6 +126,33 @@ def test_a_penalty_begins_where_the_reparametrised_run_begins(tmp_path, shape):
     assert abs(pulled.epochs[-1]["mean_cosine"]) < 0.8*abs(plain.epochs[-1]["mean_cosine"])
     with pytest.raises(ValueError, match="`save_model`"):
         train(replace(penalised, start_isoscore=0.1), root=tmp_path, save_model=tmp_path/"model", progress=False)
+
+
+def test_an_evaluation_of_few_sentences_has_an_error_that_covers_what_many_give():
+    "The plug-in score of 12 sentences is far from that of 1,195, the unbiased one is not; it says how many there were."
+    base = RunConfig(task="stdlib-docs", model="minilm", limit=40)
+    many, few = (evaluate(Session(replace(base, validation_limit=n), progress=False)) for n in (300, 12))
+    assert few["sentences"] == 12 and many["sentences"] == 300 and few["estimator"] == many["estimator"]
+    error = few["isoscore_unbiased_se"]
+    assert abs(few["isoscore_unbiased"] - many["isoscore_unbiased"]) < 3*error < many["isoscore"] - few["isoscore"]
+    assert many["isoscore_unbiased_se"] < error
+
+
+@pytest.mark.parametrize("classes", [True, False])
+def test_a_run_that_gives_every_row_one_answer_says_so(classes, tmp_path):
+    "A head whose weights are zero answers with its bias; the score of such a run looks like any other."
+    rows = [dict(text=f"Row {i} of the table.", label=f"kind {i % 2}" if classes else i/7) for i in range(60)]
+    pd.DataFrame(rows).to_csv(tmp_path/"rows.csv", index=False)
+    own = RunConfig(train=str(tmp_path/"rows.csv"), text="text", label="label", model="tiny-bert", epochs=1, lr=1e-12)
+    learned = Session(own, progress=False)
+    learned.epoch = 1
+    before = evaluate(learned)
+    with torch.no_grad():
+        learned.bare.classifier.weight.zero_()
+        learned.bare.classifier.bias.copy_(torch.arange(len(learned.bare.classifier.bias)))
+    dead = evaluate(learned)
+    assert dead["collapsed"] and (dead["majority_share"] == 1 if classes else dead["answer_spread"] == 0)
+    assert ("answer_spread" in before) != classes and one_answer(dead | dict(collapsed=None))
 
 
 @pytest.fixture
