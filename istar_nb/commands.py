@@ -19,6 +19,7 @@ from typing import Annotated, Literal
 import tyro
 
 from .files import local_folder, local_path
+from .programs import place_of_process
 from .records import RunRecord
 from .runs import RunConfig, task_of
 
@@ -103,9 +104,9 @@ def train_command(
     from istar_nb.reports import show_comparison, show_value
     from istar_nb.training import launch, train
     check_positive(processes=processes)
-    if int(os.environ.get("RANK", 0)) == 0: check_folders(places)
+    if main := place_of_process()[0] == 0: check_folders(places)
     if save_model is not None: save_model = str(check_place("--save-model", local_path(save_model)))
-    main, options = int(os.environ.get("RANK", 0)) == 0, asdict(places) | dict(save_model=save_model, tracker=tracker)
+    options = asdict(places) | dict(save_model=save_model, tracker=tracker)
     if main: _say_rows([config])
     record = train(config, **options) if processes == 1 else launch(config, processes, **options)
     if main:
