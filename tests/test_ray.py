@@ -3,12 +3,14 @@ import os
 import tempfile
 import threading
 import time
+from contextlib import suppress
 
+import psutil
 import pytest
 
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")              # a cluster of this machine alone
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-for name in ("gcs_server_port_wait_time_s", "raylet_start_wait_time_s", "worker_register_timeout_seconds"):
+for name in ("gcs_server_port_wait_time_s", "worker_register_timeout_seconds"):
     os.environ.setdefault(f"RAY_{name}", "600")                 # however busy the machine is
 ray = pytest.importorskip("ray")
 from ray.cluster_utils import Cluster
@@ -26,18 +28,22 @@ spec = dict(base=base, seeds=list(range(runs//4)),
             runs=[dict(method="none"), dict(method="istar", lam=[-1, 1]), dict(method="istar", lam=1, lr=1e30)])
 
 
-def started(attempts=5):
-    "Two nodes; Ray gives a node half a minute to start, which a busy machine may not do at once."
-    cluster, size = Cluster(), dict(num_cpus=1, object_store_memory=80*2**20)
-    try:
-        cluster.add_node(**size, include_dashboard=False, wait=False)
-        cluster.other = cluster.add_node(**size, wait=False)
-        cluster.wait_for_nodes(600)
-        return cluster
-    except Exception:
-        cluster.shutdown()
-        if attempts == 1: raise
-    return started(attempts - 1)
+def started(seconds=600):
+    "Two nodes. Ray gives up a node whose helpers do not start within 15 seconds, so a busy machine tries again."
+    end, before = time.monotonic() + seconds, psutil.Process().children(recursive=True)
+    while True:
+        cluster, size = Cluster(), dict(num_cpus=1, object_store_memory=80*2**20)
+        try:
+            cluster.add_node(**size, include_dashboard=False, wait=False)
+            cluster.other = cluster.add_node(**size, wait=False)
+            cluster.wait_for_nodes(60)
+            return cluster
+        except Exception:
+            cluster.shutdown()
+            for helper in psutil.Process().children(recursive=True):    # of a node that did not come to be
+                with suppress(psutil.NoSuchProcess):
+                    if helper not in before: helper.kill()
+            if time.monotonic() > end: raise
 
 
 @pytest.fixture
