@@ -18,6 +18,7 @@ from typing import Annotated, Literal
 
 from .files import local_folder, local_path
 from .names import near
+from .programs import place_of_process
 from .records import RunRecord
 from .runs import RunConfig, task_of
 from .tasks import TASKS
@@ -123,11 +124,11 @@ def train_command(
     check_positive(processes=processes)
     for name in ("train", "validation"): check_file(f"--{name}", getattr(config, name))
     if config.train is None: check_task(config.task)
-    if int(os.environ.get("RANK", 0)) == 0: check_folders(places)
+    if main := place_of_process()[0] == 0: check_folders(places)
     if save_model is not None: save_model = str(check_place("--save-model", local_path(save_model)))
     from istar_nb.reports import show_comparison, show_value
     from istar_nb.training import launch, train
-    main, options = int(os.environ.get("RANK", 0)) == 0, asdict(places) | dict(save_model=save_model, tracker=tracker)
+    options = asdict(places) | dict(save_model=save_model, tracker=tracker)
     if main: _say_rows([config])
     record = train(config, **options) if processes == 1 else launch(config, processes, **options)
     if main:

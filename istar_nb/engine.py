@@ -30,9 +30,10 @@ from .covariance import Moments
 from .dimension import two_nn
 from .encoders import forward_with_states
 from .measures import spectrum, sv_anisotropy
-from .modes import evaluating
+from .modes import evaluating, joinable_accelerators
 from .points import check_finite, host_numbers, peak, scalar_dtype
 from .precision import emulates_bf16
+from .programs import place_of_process
 from .progress import progress_bar
 from .records import RunRecord, environment, save_failed
 from .regularizers import Regularizer
@@ -44,13 +45,22 @@ from .task_scores import answer_spread, one_answer, span_answers, task_metrics
 from .tasks import Task
 
 # %% ../nbs/24_engine.ipynb #49a08e5e
+def _joined_accelerator(**options)->Accelerator:
+    "An accelerator on which all processes of a launcher act as one, also where there are only CPUs."
+    count = place_of_process()[1]
+    accelerator = Accelerator(cpu=count > 1 and not joinable_accelerators(), **options)
+    if accelerator.num_processes != count:
+        raise RuntimeError(f"`WORLD_SIZE` is {count}, and accelerate has joined {accelerator.num_processes} "
+                           f"process{'es'*(accelerator.num_processes > 1)} on {accelerator.device}")
+    return accelerator
+
 def _make_accelerator(config, tracker:str|None=None, folder:str|Path="runs/logs")->Accelerator:
     "An accelerator with the run's precision; one process can make several, one after another."
     AcceleratorState._reset_state()
     GradientState._reset_state()
     precision = {"fp32": "no"}.get(config.precision, config.precision)
-    accelerator = Accelerator(mixed_precision=precision, log_with=tracker,
-                              project_dir=None if tracker is None else str(folder))
+    accelerator = _joined_accelerator(mixed_precision=precision, log_with=tracker,
+                                      project_dir=None if tracker is None else str(folder))
     if tracker is not None and not accelerator.log_with:
         raise ImportError(f"`tracker` {tracker!r} is not installed: pip install {tracker}")
     if precision == "bf16" and accelerator.is_main_process and emulates_bf16(accelerator.device):

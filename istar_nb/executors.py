@@ -25,7 +25,7 @@ from typing import Literal, NamedTuple
 
 import istar_nb
 from .files import folder_beside, run_lock
-from .programs import collect_rarely
+from .programs import collect_rarely, end_after
 from .records import RunRecord, environment, find_record, save_failed, save_record
 from .runs import RunConfig
 
@@ -174,11 +174,6 @@ def slots(
 # %% ../nbs/28_executors.ipynb #772a2f10
 _elsewhere, _refused = 75, 65    # exit statuses
 
-def _end_with_input()->None:
-    "End the process when its standard input ends: nobody waits for it any more."
-    sys.stdin.read()
-    os._exit(1)
-
 # %% ../nbs/28_executors.ipynb #39f6a7ce
 def _is_kept(record:RunRecord, root:str)->bool:
     "Whether a store holds this record."
@@ -191,7 +186,7 @@ def work()->int: # exit status
     "Carry out the run that is ordered on the standard input."
     collect_rarely()
     order = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with_input, daemon=True).start()
+    end_after(sys.stdin.read)
     print("ready", flush=True)
     import torch
     if hasattr(os, "sched_setaffinity"): os.sched_setaffinity(0, order["cores"])

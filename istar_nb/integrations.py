@@ -11,13 +11,14 @@ import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import send_to_device
+from accelerate.utils import find_batch_size, send_to_device
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset
@@ -62,17 +63,22 @@ def _inputs_of(trainer, batch:dict)->dict:
     own = getattr(trainer, "compute_loss_func", None) or getattr(trainer, "label_smoother", None)
     return {k: v for k, v in batch.items() if k != "labels" or own is None}
 
+# %% ../nbs/15_integrations.ipynb #15a41c01
+def _beside(model:nn.Module, batch:dict)->dict:
+    "A batch on the model's device."
+    return send_to_device(batch, next(model.parameters()).device)
+
 # %% ../nbs/15_integrations.ipynb #44bc6494
 def collect_reference(
     regularizer:Regularizer,      # the penalty
     model:nn.Module,              # the model in training
-    batches:Iterable[dict],       # of training data, on the model's device
+    batches:Iterable[dict],       # of training data, on any device
     states:Callable[[nn.Module,dict],HiddenStates]|None=None, # how to get states; None for `model_states`
 )->None:
     "Give a penalty its reference from the model in eval mode, and leave modes and random states as they were."
     states = states or partial(model_states, layers=regularizer.layers)
     def seen(batch):
-        with torch.no_grad(): return states(model, batch)
+        with torch.no_grad(): return states(model, _beside(model, batch))
     with evaluating(model), same_random_state(): regularizer.collect(seen(batch) for batch in batches)
 
 # %% ../nbs/15_integrations.ipynb #8a344bc5
@@ -94,7 +100,7 @@ def _data_batches(
     args,                         # its `TrainingArguments`
     epoch:int,                    # with the seed, decides the order
     size:int,                     # rows in a batch
-)->Iterator[dict]:                # on this process's device
+)->Iterator[dict]:
     "This process's share of the training data, in an order that disturbs neither sampler nor generators."
     if isinstance(loader.dataset, IterableDataset) or not hasattr(loader.dataset, "__len__"):
         raise ValueError("`train_dataset` gives its rows one after the other, and no reference can be drawn from it: "
@@ -103,7 +109,7 @@ def _data_batches(
     order = torch.randperm(len(loader.dataset), generator=generator).tolist()[args.process_index::args.world_size]
     ends = getattr(loader.dataset, "cumulative_sizes", [len(loader.dataset)])
     for rows in _rows_of_batches(order, ends, size):
-        yield send_to_device(dict(loader.collate_fn([loader.dataset[j] for j in rows])), args.device)
+        yield dict(loader.collate_fn([loader.dataset[j] for j in rows]))
 
 # %% ../nbs/15_integrations.ipynb #fe6ec596
 def _load_parts(parts:dict[str,nn.Module], file:Path, device:torch.device)->bool: # whether there was a file
@@ -128,16 +134,25 @@ class ReferenceCallback(TrainerCallback):
         if refresh not in ("epoch", "start", None):
             raise ValueError(f"`refresh` must be 'epoch', 'start' or None, not {refresh!r}")
         self.regularizer, self.refresh, self.states = regularizer, refresh, states
-        self.resumed_from, self.ready = None, False
+        self.resumed_from, self.folder, self.ready = None, None, False
         self.parts = dict(regularizer=regularizer) | ({} if strength is None else dict(strength=strength))
+        self.first = deepcopy({name: part.state_dict() for name, part in self.parts.items()})
+
+    def own_file(self, args)->str: # its name
+        "The file of this process."
+        own = self.regularizer.scope == "local" and args.process_index
+        return self.file.replace(".", f"-{args.process_index}.") if own else self.file
 
     def on_train_begin(self, args, state, control, **kwargs):
         "Take the state from the checkpoint from which training resumes."
-        for part in self.parts.values(): part.to(args.device)
-        if not state.global_step: self.ready = False
-        else:
-            folder = Path(self.resumed_from or Path(args.output_dir)/f"checkpoint-{state.global_step}")
-            self.ready = _load_parts(self.parts, folder/self.file, args.device)
+        self.ready = False
+        for name, part in self.parts.items():
+            part.to(args.device)
+            if state.is_hyper_param_search: part.load_state_dict(self.first[name], strict=False)
+        if not state.global_step: return
+        folder = Path(self.resumed_from or Path(args.output_dir)/f"checkpoint-{state.global_step}")
+        # of another process's file only the strength stays: a penalty without its own makes its reference anew
+        for name in (self.file, self.own_file(args)): self.ready = _load_parts(self.parts, folder/name, args.device)
 
     def on_epoch_begin(self, args, state, control, model=None, train_dataloader=None, **kwargs):
         "Collect where an epoch starts, not where one is resumed."
@@ -150,10 +165,10 @@ class ReferenceCallback(TrainerCallback):
 
     def on_save(self, args, state, control, **kwargs):
         "Put the state beside the model."
-        folder = Path(args.output_dir)/f"checkpoint-{state.global_step}"
+        folder, file = Path(self.folder or args.output_dir)/f"checkpoint-{state.global_step}", self.own_file(args)
         states = {name: part.state_dict() for name, part in self.parts.items()}
         tensors = {f"{name}.{k}": v.detach().cpu().contiguous() for name, own in states.items() for k, v in own.items()}
-        if args.should_save and tensors and folder.is_dir(): save_file(tensors, folder/self.file)
+        if (args.should_save or file != self.file) and tensors and folder.is_dir(): save_file(tensors, folder/file)
 
 # %% ../nbs/15_integrations.ipynb #3d37d9e7
 class _CountedLoss:
@@ -262,6 +277,12 @@ class IsotropyTrainerMixin(_PenalizedLoss):
         if self.regularizer is not None: self.reference.resumed_from = named
         with self.kept_graphs(): return super().train(resume_from_checkpoint, *args, **kwargs)
 
+    def _get_output_dir(self, trial:Any)->str:
+        "As the Trainer's, which gives every trial of a search a folder: the penalty's state goes there, too."
+        folder = super()._get_output_dir(trial)
+        if self.regularizer is not None: self.reference.folder = folder
+        return folder
+
     def kept_graphs(self)->AbstractContextManager:
         "Compiled code may not give up buffers that a relative strength, which goes through a graph twice, needs again."
         from torch._functorch import config
@@ -276,6 +297,19 @@ class IsotropyTrainerMixin(_PenalizedLoss):
             if updates: logs |= dict(task_loss=task/updates, penalty=penalty/updates, lam=self.strength)
         super().log(logs, *args, **kwargs)
 
+# %% ../nbs/15_integrations.ipynb #15a41c04
+def _once(
+    trainer,     # that reads an evaluation's batches
+    batch:dict,  # of this process, the one that was read last
+    mask:Tensor, # (n, T), where n is a multiple of the batch's rows
+)->Tensor:       # (n, T)
+    "The mask without the rows that accelerate repeats to fill the last batches of all processes."
+    loader, rows = trainer.accelerator.gradient_state, find_batch_size(batch)
+    if not (trainer.accelerator.even_batches and loader.end_of_dataloader and loader.remainder > 0): return mask
+    first = trainer.args.process_index*rows
+    kept = torch.arange(first, first+rows, device=mask.device) < loader.remainder
+    return mask*kept.repeat(len(mask)//rows)[:, None]
+
 # %% ../nbs/15_integrations.ipynb #b4f4e97f
 class IsotropyCallback(TrainerCallback):
     "Logs the IsoScore of every layer with each evaluation, of the real tokens of the rows that were evaluated."
@@ -289,8 +323,9 @@ class IsotropyCallback(TrainerCallback):
         scores = {}
         with torch.no_grad(), evaluating(model), same_random_state():
             for batch in eval_dataloader:
-                seen = self.states(model, _inputs_of(self.trainer, send_to_device(dict(batch), args.device)))
-                for l, x in enumerate(seen.layers): scores.setdefault(l, IsoScoreMetric()).update(x, seen.mask)
+                seen = self.states(model, _inputs_of(self.trainer, _beside(model, dict(batch))))
+                mask = _once(self.trainer, batch, seen.mask)
+                for l, x in enumerate(seen.layers): scores.setdefault(l, IsoScoreMetric()).update(x, mask)
         prefix = next(name for name in metrics if name.endswith("_runtime")).removesuffix("runtime")
         values = {}
         for l, score in scores.items():

@@ -29,6 +29,7 @@ from .files import check_writable, files_sha256, folder_beside, local_folder, lo
 from .isolayer import ClsModel
 from .measures import sv_anisotropy
 from .pretrain_runs import PretrainConfig, PretrainRecord
+from .programs import check_alone
 from .regularizers import IStar, pooled_isoscore
 from .records import check_origin, data_sha256, find_record, model_sha256, other_origin, save_record
 
@@ -303,6 +304,7 @@ def pretrain(
     remake:bool=False,                # rerun a run whose record comes from other texts or another model
 )->PretrainRecord:                    # of this run, just made or made before
     "Pre-train a new or given encoder on texts of tasks; keep the model and record how loss and isotropy moved."
+    check_alone("pre-training")
     if not isinstance(checkpoint_every, int) or checkpoint_every < 1:
         raise ValueError(f"`checkpoint_every` must be a number of updates, at least 1, not {checkpoint_every!r}")
     target, places = local_path(pretrained_folder(config.id, models)), dict(data_dir=data_dir, hub=hub)

@@ -122,11 +122,12 @@ def environment()->dict:
     import torch
 
     from istar_nb.modes import available_accelerators
+    from istar_nb.processes import all_processes, process_count
     gpus = [getattr(getattr(torch, device.type), "get_device_name", str)(device) for device in available_accelerators()]
     versions = {name: version(name) for name in ("istar_nb", "torch", "transformers", "accelerate", "numpy")}
     return dict(versions=versions, python=platform.python_version(), commit=_git_commit(), system=platform.system(),
                 processor=_processor(), threads=torch.get_num_threads(), gpus=gpus,
-                processes=int(os.environ.get("WORLD_SIZE", 1)))
+                processes=process_count(all_processes()))
 
 # %% ../nbs/23_records.ipynb #7db3777e
 def record_path(root:str|Path, run_id:str)->str: # path on the store's file system

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal
 from .executors import Event, Job, Places, executors
 from .grids import Plan, duration, grid, plan, show_plan, terminal, whole_numbers, with_seeds
 from .files import absolute, folder_beside
+from .programs import check_alone
 from .records import RunRecord, find_record, other_origin, remedy
 from .runs import RunConfig
 
@@ -158,6 +159,7 @@ def sweep(
     gpus_per_run:float=0,            # ray: GPUs reserved for a run; a fraction lets runs share one
 )->list[RunRecord]:                  # of all runs of the grid that have one, in its order
     "Carry out the runs of a grid that have no record yet."
+    check_alone("a sweep")
     if executor not in executors:
         raise ValueError(f"`executor` must be one of {', '.join(map(repr, executors))}, not {executor!r}")
     configs = grid(spec) if seeds is None else with_seeds(grid(spec), whole_numbers(seeds, "seeds"))

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
+from multiprocessing import parent_process
 from pathlib import Path
 
 import torch
@@ -34,9 +35,9 @@ from .engine import (Evaluation, add_points, check_loss, defined, head_answers, 
 from .files import absolute, check_writable, folder_beside, local_folder, local_path, run_lock
 from .measures import spectrum
 from .methods import begin_of
-from .modes import available_accelerators, random_state, set_random_state
+from .modes import joinable_accelerators, random_state, set_random_state
 from .processes import all_processes
-from .programs import collect_rarely
+from .programs import check_alone, collect_rarely, end_after, place_of_process
 from .records import RunRecord, check_origin, find_record, origin, other_origin, save_record
 from .reference import refresh_reference
 from .regularizers import pooled_isoscore
@@ -334,7 +335,7 @@ def train(
     remake:bool=False,                # rerun a run whose record comes from other data or weights
 )->RunRecord:                         # of this run, just made or made before
     "Fine-tune `config.model` on `config.task`, with its penalty, and record how score and isotropy moved."
-    main, folder = int(os.environ.get("RANK", 0)) == 0, folder_beside(root, "checkpoints", checkpoints)/config.id
+    main, folder = place_of_process()[0] == 0, folder_beside(root, "checkpoints", checkpoints)/config.id
     record = made_before(config, root, data_dir, hub, remake)
     if record is not None and save_model is None:
         if main: shutil.rmtree(folder, ignore_errors=True)    # killed between writing the record and this line
@@ -348,18 +349,13 @@ def train(
                                tracker=tracker, log_folder=logs)
         return carry_through(session, root, folder, checkpoint_every, save_model)
 
-# %% ../nbs/27_training.ipynb #8be6c633
-def _joinable()->list[torch.device]:
-    "The accelerators on which several processes can act as one; Apple's is for one process."
-    return [device for device in available_accelerators() if device.type != "mps"]
-
 # %% ../nbs/27_training.ipynb #150cf664
 def _launched(rank:int, processes:int, port:int, threads:int, config:RunConfig, options:dict)->None:
     "What one of the processes of `launch` does."
     collect_rarely()
+    if (parent := parent_process()) is not None: end_after(parent.join)
     places = dict(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=processes, LOCAL_WORLD_SIZE=processes, MASTER_ADDR="127.0.0.1",
-                  MASTER_PORT=port, OMP_NUM_THREADS=threads,
-                  ACCELERATE_USE_CPU=str(not _joinable()).lower())
+                  MASTER_PORT=port, OMP_NUM_THREADS=threads)
     os.environ |= {name: str(value) for name, value in places.items()}
     torch.set_num_threads(threads)
     try: train(config, **options)
@@ -375,8 +371,9 @@ def launch(
     **options,          # of `train`
 )->RunRecord:           # of this run, just made or made before
     "`train` on several processes that act as one."
+    check_alone("`launch`")
     if processes < 1: raise ValueError(f"`processes` must be at least 1, not {processes}")
-    if (devices := _joinable()) and processes > len(devices):
+    if (devices := joinable_accelerators()) and processes > len(devices):
         raise ValueError(f"`processes` is {processes}, and the accelerators are {', '.join(map(str, devices))}")
     if absolute(root).startswith("memory://"):
         raise ValueError(f"`root` must be seen by all processes, and {root} is not")
@@ -384,7 +381,11 @@ def launch(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     from torch.multiprocessing import ProcessExitedException, ProcessRaisedException, spawn
-    try: spawn(_launched, (processes, port, threads, config, dict(options, root=root)), nprocs=processes)
+    several = spawn(_launched, (processes, port, threads, config, dict(options, root=root)), processes, join=False)
+    try:
+        while not several.join(): pass
     except (ProcessExitedException, ProcessRaisedException) as e:
         raise ChildProcessError(f"a process has ended: {str(e).strip().splitlines()[-1]}") from e
+    finally:
+        for process in several.processes: process.kill()
     return find_record(root, config.id)

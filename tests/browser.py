@@ -20,7 +20,7 @@ class Page:
     "One tab."
     def __init__(self, address, width, height, dark):
         from websocket import create_connection
-        self.socket = create_connection(address, timeout=60, suppress_origin=True)
+        self.socket = create_connection(address, timeout=600, suppress_origin=True)
         self.count, self.requests, self.errors = 0, [], []
         for domain in ("Page", "Runtime", "Network", "DOM"): self.send(f"{domain}.enable")
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
@@ -53,7 +53,7 @@ class Page:
         if "exceptionDetails" in result: raise RuntimeError(result["exceptionDetails"]["exception"].get("description"))
         return result["result"].get("value")
 
-    def wait(self, condition, seconds=60):
+    def wait(self, condition, seconds=600):
         end = time.monotonic() + seconds
         while not self.run(f"Boolean({condition})"):
             if time.monotonic() > end: raise TimeoutError(condition)
@@ -114,14 +114,15 @@ def browser_page(width=1200, height=900, dark=False):
                 page.socket.close()
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(300)
 
 
 def debugger(port):
     "The socket of the first tab, once the browser listens."
-    for _ in range(300):
+    end = time.monotonic() + 600
+    while time.monotonic() < end:
         try:
-            with urlopen(f"http://127.0.0.1:{port}/json", timeout=5) as answer: tabs = json.load(answer)
+            with urlopen(f"http://127.0.0.1:{port}/json", timeout=60) as answer: tabs = json.load(answer)
             if tabs := [tab for tab in tabs if tab["type"] == "page"]: return tabs[0]["webSocketDebuggerUrl"]
         except OSError: pass
         time.sleep(0.1)

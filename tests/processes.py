@@ -15,8 +15,10 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from contextlib import suppress
 from functools import cache
+from glob import glob    # unlike that of a Path, it minds no folder that vanishes meanwhile
 from itertools import count
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
@@ -128,6 +130,23 @@ class Process:
         with suppress(psutil.NoSuchProcess):
             for one in [*psutil.Process(self.pid).children(recursive=True), psutil.Process(self.pid)]: one.send_signal(signal.SIGKILL)
         self.wait()
+
+
+def wait_for(condition, process, seconds=600):
+    "Wait until a condition holds, while a process runs; what the condition gave."
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert process.code is None and time.monotonic() < end, f"waited in vain; the process ended with {process.code}:\n{process.said}"
+        time.sleep(0.01)
+    return found
+
+
+def wait_for_update(folder, update, process):
+    "Wait until a checkpoint at or after `update` exists; the newest update seen."
+    def newest():
+        seen = max((int(Path(path).name.split("-")[1]) for path in glob(f"{folder}/*/checkpoint-*")), default=-1)
+        return seen if seen >= update else None
+    return wait_for(newest, process)
 
 
 def work(rank, places, job, args, folder, connected):

@@ -51,15 +51,15 @@ def measure(run):
 def start(*words, **more)->subprocess.CompletedProcess:
     "`istar` in a process of its own."
     program = [sys.executable, "-c", "from istar_nb.cli import main; main()"]
-    return subprocess.run([*program, *map(str, words)], capture_output=True, timeout=300, **more)
+    return subprocess.run([*program, *map(str, words)], capture_output=True, timeout=600, **more)
 
 
 def test_python_can_start_the_command_as_a_module(tmp_path):
     program = [sys.executable, "-m", "istar_nb.cli"]
-    done = subprocess.run([*program, "tasks", "--no-such-option"], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([*program, "tasks", "--no-such-option"], capture_output=True, text=True, timeout=600)
     assert done.returncode == 2 and "istar --help" in done.stderr
     words = "train --model tiny-bert --limit 40 --epochs 1 --no-progress --root".split()
-    done = subprocess.run([*program, *words, tmp_path], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([*program, *words, tmp_path], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0 and len(list(iterate_records(tmp_path))) == 1
 
 
@@ -455,7 +455,7 @@ def test_a_report_survives_any_terminal(settings, tmp_path):
 def test_a_reader_that_stops_early_is_no_mistake(tmp_path):
     command = f"{sys.executable} -c 'from istar_nb.cli import main; main()' tasks | true"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, encoding="utf-8",
-                          cwd=tmp_path, timeout=300)
+                          cwd=tmp_path, timeout=600)
     assert "Broken pipe" not in done.stderr and "Traceback" not in done.stderr
 
 
@@ -502,7 +502,7 @@ def test_a_sweep_outlives_its_reader(end, tmp_path):
                                       "runs: [{method: none}, {method: istar, lam: 1}]\n", encoding="utf-8")
     program = f"{sys.executable} -c 'from istar_nb.cli import main; main()'"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", f"{program} sweep grid.yaml --no-progress {end}"],
-                          capture_output=True, encoding="utf-8", cwd=tmp_path, timeout=300)
+                          capture_output=True, encoding="utf-8", cwd=tmp_path, timeout=600)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     assert len(list(iterate_records(tmp_path/"runs"))) == 4
 

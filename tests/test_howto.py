@@ -6,9 +6,13 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
+from transformers import BertForSequenceClassification
 
 ROOT = Path(__file__).resolve().parents[1]
 pages = [ROOT/"nbs"/"start.ipynb", *sorted((ROOT/"nbs"/"howto").glob("*.ipynb"))]
@@ -22,6 +26,29 @@ def cells(path, kind):
 @pytest.mark.parametrize("path", pages, ids=lambda path: path.stem)
 def test_a_page_is_short(path):
     assert 100 < len(re.sub(r"```.*?```", "", "\n".join(cells(path, "markdown")), flags=re.S).split()) <= 1500
+
+
+def run_loop(monkeypatch, *wanted):
+    "What the page's loop defines, and of each of its passes whether it had gradients and whether dropout was on."
+    modes, plain = [], BertForSequenceClassification.forward
+    def noted(self, *args, **kwargs):
+        modes.append((torch.is_grad_enabled(), self.training))
+        return plain(self, *args, **kwargs)
+    monkeypatch.setattr(BertForSequenceClassification, "forward", noted)
+    with tempfile.TemporaryDirectory() as folder:
+        names = dict(folder=SimpleNamespace(name=folder, cleanup=lambda: None))
+        for cell in cells(ROOT/"nbs"/"howto"/"3_penalty.ipynb", "code"):
+            if any(words in cell for words in ("import istar_nb", "load_encoder(", *wanted)): exec(cell, names)
+    return names, modes
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+@pytest.mark.parametrize("loop", [["optimizer.step()"], ["import lightning", "lightning.Trainer("]], ids=str)
+def test_a_printed_loop_trains_with_dropout_and_collects_without(loop, monkeypatch):
+    names, modes = run_loop(monkeypatch, *loop)
+    assert {dropout for gradients, dropout in modes if gradients} == {True}
+    assert {dropout for gradients, dropout in modes if not gradients} == {False}, "the reference's passes"
+    assert names["model"].training
 
 
 def copied(folder):

@@ -7,11 +7,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
-from torch.utils.data import IterableDataset, SequentialSampler
+from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 from transformers import (BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, PrinterCallback, Trainer, TrainerCallback,
                           TrainingArguments)
+from transformers.trainer_utils import HPSearchBackend
 from processes import on_two
+from simulated import Accelerator
 
 from istar_nb import states
 from istar_nb.encoders import hidden_states, load_encoder
@@ -480,6 +483,80 @@ def test_two_processes_have_the_penalty_of_the_whole_batch(tmp_path):
                                              for log in alone.state.log_history[:-1]]), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(weights, torch.cat([p.detach().flatten() for p in alone.model.parameters()]),
                                rtol=0, atol=1e-8)
+
+
+def local_references(rank, folder):
+    "A run of which every process has its own Σ_S: weights and Σ_S, unbroken and resumed inside the epoch."
+    def make():
+        model, tokenizer, rows = tiny(still=False)
+        return trainer(folder, model, tokenizer, rows, num_train_epochs=1, per_device_train_batch_size=8,
+                       save_strategy="steps", save_steps=1,
+                       penalty=dict(regularizer=IStar(0.2, scope="local"), lam=RelativeStrength(-0.5, every=2)))
+    found = []
+    for start in (None, f"{folder}/checkpoint-2"):
+        made = make()
+        made.train(start)
+        found.append((torch.cat([p.detach().flatten() for p in made.model.parameters()]), made.regularizer.cov_ref))
+    return found
+
+
+def test_every_process_resumes_with_its_own_reference(tmp_path):
+    ranks = on_two(local_references, str(tmp_path/"runs"), folder=tmp_path, connected=False)
+    for (weights, cov), (again, other) in ranks: assert weights.equal(again) and cov.equal(other)
+    assert not ranks[0][0][1].equal(ranks[1][0][1]), "else the test shows nothing"
+
+
+def isoscores(rank, folder):
+    "What is logged of evaluations whose rows do not divide: three in all, and 37 in batches of eight."
+    model, tokenizer, rows = tiny()
+    found = []
+    for n in (3, 37):
+        made = trainer(folder, model, tokenizer, rows, cls=Trainer, per_device_eval_batch_size=8)
+        made.add_callback(IsotropyCallback(made))
+        values = made.evaluate(rows[:n])
+        found.append([values[f"eval_isoscore_{l}"] for l in range(3)])
+    return found
+
+
+def test_two_processes_count_every_evaluated_row_once(tmp_path):
+    one, other = on_two(isoscores, str(tmp_path/"runs"), folder=tmp_path, connected=False)
+    assert one == other
+    torch.testing.assert_close(torch.tensor(one), torch.tensor(isoscores(0, tmp_path)), rtol=1e-6, atol=1e-7)
+
+
+def test_a_reference_is_collected_where_the_model_is():
+    "The batches of a loader are on the host, also where a framework moves those that it trains on."
+    model, tokenizer, rows = tiny()
+    loader = DataLoader(rows, 16, collate_fn=Collator(tokenizer))
+    expected, penalty = IStar(0.2), IStar(0.2)
+    collect_reference(expected, model, loader)
+    with Accelerator() as sim:
+        collect_reference(penalty.to(sim.device), model.to(sim.device), loader)
+        found = penalty.cov_ref.cpu()
+    torch.testing.assert_close(found, expected.cov_ref, rtol=1e-5, atol=1e-6)
+
+
+class Trial(dict):
+    "A trial of a search, as far as the Trainer looks at it."
+    def __init__(self, number): self.number, self.params = number, {}
+
+
+def test_a_trial_of_a_search_keeps_its_reference_and_begins_anew(tmp_path):
+    "Its checkpoints are in a folder of its own, and it does not know what the trial before has found."
+    def make():
+        model, tokenizer, rows = tiny()
+        made = trainer(tmp_path, model, tokenizer, rows, max_steps=2, save_strategy="steps", save_steps=2,
+                       penalty=dict(regularizer=IStar(0.2, average=0.5), lam=RelativeStrength(0.5)))
+        made.hp_search_backend, made.hp_space = HPSearchBackend.OPTUNA, lambda trial: {}
+        made.model_init, made.hp_name = (lambda: tiny()[0]), None
+        return made
+    made, found = make(), []
+    for number in (0, 1):
+        made.train(trial=Trial(number))
+        saved = tmp_path/f"run-{number}"/"checkpoint-2"/ReferenceCallback.file
+        assert saved.is_file()
+        found.append((made.strength, load_file(saved)["regularizer.cov_ref"]))
+    assert found[0][0] == found[1][0] and found[0][1].equal(found[1][1])
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")

@@ -1,10 +1,7 @@
 "Pre-training: killed and resumed, free of validation text, and good enough for a fine-tuning to start from."
 import json
 import re
-import time
 from dataclasses import asdict, replace
-from glob import glob    # unlike that of a Path, it minds no folder that vanishes meanwhile
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +15,7 @@ from istar_nb.pretraining import pretrain
 from istar_nb.records import find_record
 from istar_nb.runs import RunConfig
 from istar_nb.tasks import load_task
-from processes import Process
+from processes import Process, wait_for_update
 
 config = PretrainConfig(texts="stdlib-docs", hold_out=0.05, vocabulary=600, length=32, depth=1, width=32, heads=2,
                         steps=60, batch_size=16, lr=5e-3, evaluate_every=20, lam=0.5)
@@ -29,16 +26,6 @@ def run(config, folder, **kwargs):
 
 
 def run_often_saved(folder): run(config, folder, checkpoint_every=2)
-
-
-def wait_for_update(folder, update, process, seconds=180):
-    "Wait until a checkpoint at or after `update` exists."
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and process.code is None:
-        seen = [int(Path(path).name.split("-")[1]) for path in glob(f"{folder}/*/checkpoint-*")]
-        if seen and max(seen) >= update: return
-        time.sleep(0.01)
-    pytest.fail(f"no checkpoint at update {update}; the process ended with {process.code}:\n{process.said}")
 
 
 def test_killed_in_the_middle(tmp_path):

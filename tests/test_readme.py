@@ -22,7 +22,7 @@ def printed_loop()->tuple[str,str]: # what comes before the batches, and one ste
     return before, textwrap.dedent(step)
 
 
-def test_the_loop_takes_the_reference_without_dropout():
+def test_the_loop_trains_with_dropout_and_takes_the_reference_without():
     rows = [dict(sentence=row["sentence"], label=i % 2) for i, row in enumerate(load_task("stdlib-docs").train[:64])]
     torch.manual_seed(0)
     model, tokenizer = load_encoder("tiny-bert", TASKS["cola"])
@@ -34,7 +34,7 @@ def test_the_loop_takes_the_reference_without_dropout():
         names = dict(model=model.train(mode), loader=loader, lam=0.1, epochs=1, batch=next(iter(loader)))
         torch.set_rng_state(before_training)
         exec(before, names)
-        assert model.training == mode and torch.equal(torch.get_rng_state(), before_training)
+        assert model.training and torch.equal(torch.get_rng_state(), before_training)    # dropout, whatever came
         scores[mode] = isoscore_from_cov(names["penalty"].cov_ref).item()
         exec(step, names)
         names["loss"].backward()

@@ -3,9 +3,7 @@ import os
 import resource
 import subprocess
 import sys
-import time
 from dataclasses import replace
-from glob import glob    # unlike that of a Path, it minds no folder that vanishes meanwhile
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ import istar_nb.training as training
 from istar_nb.records import find_record, iterate_records
 from istar_nb.runs import RunConfig
 from istar_nb.training import train
-from processes import ALONE, on_two, places_of_two
+from processes import ALONE, on_two, places_of_two, wait_for_update
 from toy_task import write_model, write_task
 
 toy = dict(task="sst2", limit=96, batch_size=16, epochs=2, lr=1e-3, max_length=16)
@@ -39,16 +37,6 @@ def hold_after(update, folder, monkeypatch):
     "Processes wait before the checkpoint that comes after the one of this update."
     (folder/"held").write_text(f"checkpoint-{update + 2:09d}")
     monkeypatch.setenv("HELD", str(folder/"held"))
-
-
-def wait_for_update(folder, update, process, seconds=180):
-    "Wait until a checkpoint at or after `update` exists; the newest update seen."
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and process.code is None:
-        seen = [int(Path(path).name.split("-")[1]) for path in glob(f"{folder}/*/checkpoint-*")]
-        if seen and max(seen) >= update: return max(seen)
-        time.sleep(0.01)
-    pytest.fail(f"no checkpoint at update {update}; the process ended with {process.code}:\n{process.said}")
 
 
 def torchrun(*words, folder):

@@ -29,7 +29,7 @@ def write(root, writer, barrier, read):
     "Records that nobody else writes, and between them ones that all do, over and over; half of them once one is read."
     barrier.wait()
     for i in range(own):
-        if i == own//2: read.wait(120)
+        if i == own//2: read.wait(600)
         save_record(record_of(1000*(writer+1) + i, writer), root)
         save_record(record_of(i % shared, writer), root)
 

@@ -19,7 +19,7 @@ from istar_nb.grids import grid, plan
 from istar_nb.records import find_record, iterate_records
 from istar_nb.selection import load_selections, select, selection_table
 from istar_nb.sweeps import sweep
-from processes import Process, held_workers
+from processes import Process, held_workers, wait_for
 from toy_task import write_model, write_task
 
 folder = tempfile.TemporaryDirectory()
@@ -193,14 +193,6 @@ def drive(spec, executor):
 def start(folder, spec, executor, **variables): return Process(drive, spec, executor, folder=folder, **variables)
 
 
-def wait_for(condition, process, seconds=400):
-    "Wait until a condition holds."
-    end = time.monotonic() + seconds
-    while not condition():
-        if process.code is not None or time.monotonic() > end: pytest.fail(f"the sweep ended with {process.code}:\n{process.said}")
-        time.sleep(0.005)
-
-
 def stop(folder, executor, how, made):
     "Start a sweep, stop it when `made` runs have ended and the next is under way, and return the records there are."
     late = [f"{config.id}/checkpoint-000000008" for config in grid(long)[made:]]
@@ -210,9 +202,9 @@ def stop(folder, executor, how, made):
     workers = psutil.Process(process.pid).children(recursive=True)
     assert bool(workers) == (executor == "processes")
     os.kill(process.pid, how)
-    out = process.wait(120)
+    out = process.wait()
     assert process.code and ("KeyboardInterrupt" in out) == (how == signal.SIGINT)
-    assert not psutil.wait_procs(workers, timeout=60)[1], "workers end with the sweep"
+    assert not psutil.wait_procs(workers, timeout=300)[1], "workers end with the sweep"
     return {r.id: r for r in iterate_records(folder/"runs")}
 
 
@@ -285,5 +277,5 @@ def test_a_grid_comes_through_a_pipe(command, said, istar, tmp_path):
     text = "runs: [{seed: [0, 1]}]"
     threading.Thread(target=(tmp_path/"grid").write_text, args=(text,), daemon=True).start()
     process = istar(command, "grid", "--dry-run", "--no-progress")
-    out = process.wait(120)
+    out = process.wait()
     assert process.code == 0 and all(words in out for words in said), out

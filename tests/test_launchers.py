@@ -1,0 +1,114 @@
+"Processes that act as one, started by torchrun, by accelerate and by `launch`, whose end is also theirs."
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from istar_nb.pretraining import pretrain
+from istar_nb.pretrain_runs import PretrainConfig
+from istar_nb.records import find_record, iterate_records
+from istar_nb.runs import RunConfig
+from istar_nb.sweeps import sweep
+from istar_nb.training import launch, train
+from processes import ALONE, Process, held_workers, places_of_two, wait_for_update
+from toy_task import write_still_model, write_task
+
+PROGRAM = Path(sys.executable).parent/"istar"
+LAUNCHERS = dict(
+    torchrun="torch.distributed.run --standalone --nproc_per_node 2 --no-python",
+    accelerate="accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no "
+               "--dynamo_backend no --main_process_port 0 --no_python")
+toy = dict(task="sst2", limit=96, batch_size=16, epochs=1, lr=1e-3, max_length=16, method="istar", lam=-0.5,
+           reference_points=2000)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    "The configuration of a short run without dropout, the folder of its data, and the options that describe it."
+    folder = tmp_path_factory.mktemp("made")
+    config, data = RunConfig(model=write_still_model(folder/"model"), **toy), write_task(folder/"data")
+    options = dict(model=config.model, data_dir=data) | toy
+    words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    return config, data, [*words, "--no-progress"]
+
+
+def without_accelerate(environment):
+    "An environment that says nothing to accelerate: in it a machine without accelerators is just what it is."
+    return {name: value for name, value in environment.items() if not name.startswith("ACCELERATE_")}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_launcher_joins_its_processes_where_there_is_no_accelerator(launcher, made, tmp_path):
+    "They train like one process, and the record says that they were two."
+    config, data, words = made
+    command = [sys.executable, "-m", *LAUNCHERS[launcher].split(), PROGRAM, "train", *words]
+    run = subprocess.run(command, cwd=tmp_path, env=without_accelerate(os.environ | ALONE), encoding="utf-8",
+                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600)
+    assert run.returncode == 0 and run.stdout.count("record: runs/") == 1, run.stdout
+    two, one = find_record(tmp_path/"runs", config.id), train(config, tmp_path/"one", data, progress=False)
+    assert (two.environment["processes"], one.environment["processes"]) == (2, 1)
+    assert two.score == one.score and two.epochs[-1]["isoscore"] == pytest.approx(one.epochs[-1]["isoscore"], rel=1e-4)
+    assert not list((tmp_path/"runs"/"checkpoints").iterdir())
+
+
+def test_a_number_without_a_count_is_no_second_process(istar, made, tmp_path):
+    "A variable RANK that is left over from something else: the run takes its lock and says what it does."
+    process = istar("train", *made[-1], RANK=1)
+    assert "record: runs/" in process.wait() and process.code == 0
+
+
+def test_a_count_without_a_number_is_an_error(istar, made, tmp_path):
+    process = istar("train", *made[-1], WORLD_SIZE=2)
+    assert "`WORLD_SIZE` is 2 and `RANK` is not set" in process.wait() and process.code
+
+
+alone = dict(sweep=lambda config, root: sweep([config], root=root),
+             launch=lambda config, root: launch(config, root=root),
+             pretrain=lambda config, root: pretrain(PretrainConfig(), root))
+
+
+@pytest.mark.parametrize("what", alone)
+def test_what_is_for_one_process_is_refused_under_a_launcher(what, made, tmp_path, monkeypatch):
+    "Its processes would wait for each other in the middle of different runs."
+    for name, value in places_of_two()[0].items(): monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match="for one process, .* a launcher has started 2"): alone[what](made[0], tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def in_background(words):
+    "`istar` as a shell starts it with an ampersand: without an ear for SIGINT."
+    from istar_nb.cli import main
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    main(words)
+
+
+def launching(config, data):
+    "`launch` from Python, such as a notebook's."
+    launch(config, root="runs", data_dir=data, checkpoint_every=2, progress=False)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT], ids=lambda how: how.name)
+def test_processes_end_with_the_one_that_started_them(how, istar, made, tmp_path, monkeypatch):
+    "Wherever they are; they leave no record and no lock, and the run goes on when it is started again."
+    config, data, words = made
+    words = ["train", *words, "--processes", "2", "--checkpoint-every", "2"]
+    (tmp_path/"held").write_text("checkpoint-000000004")
+    with monkeypatch.context() as held:
+        held.setenv("PYTHONPATH", held_workers(tmp_path))
+        held.setenv("HELD", str(tmp_path/"held"))
+        parent = (Process(launching, config, data, folder=tmp_path) if how == signal.SIGINT
+                  else Process(in_background, words, folder=tmp_path))
+        wait_for_update(tmp_path/"runs"/"checkpoints", 2, parent)
+        workers = psutil.Process(parent.pid).children(recursive=True)
+        assert len(workers) >= 2
+        os.kill(parent.pid, how)
+        assert not psutil.wait_procs(workers, timeout=300)[1], "workers end with the process that has started them"
+        parent.wait()
+    assert find_record(tmp_path/"runs", config.id) is None
+    process = istar(*words)
+    assert "record: runs/" in process.wait() and process.code == 0
+    assert len(list(iterate_records(tmp_path/"runs"))) == 1 and not list((tmp_path/"runs"/"checkpoints").iterdir())
