@@ -48,7 +48,7 @@ def sentence_sums(G, m, d):
 def by_sentences(G, m, d):
     "The sums; for the gradient the squares, X_g s_g and B_g s_g again, their products with X and s_g, and M's with s."
     again = squares(G, m, d) + 2*G*m*d
-    return sentence_sums(G, m, d) + again + G*m*d*(d + m*(4*m < d)) + G*m*d + G*d*d + d*d
+    return sentence_sums(G, m, d) + again + G*m*d*(d + m*(4*m < d)) + G*m*d + G*d*d
 
 def by_rows(G, m, d):
     "The plain formula and its two gradients: XᵀX and, where sentences have several rows, M and the smaller squares."
