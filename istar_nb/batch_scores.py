@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .points import (add_products_, check_finite, check_spread, chunk_rows, mirror_, peak, scalar_dtype, squared,
-                             unit_of)
+from .points import (add_products_, check_finite, check_spread, chunk_rows, mirror_, peak, scalar_dtype,
+                             squared, unit_of)
 from .precision import product_format, products_in
 from .processes import differentiable_gradients, process_count, reduce_together, single_process
 from .scores import TooFew, check_count, ratio_score
@@ -157,7 +157,8 @@ def sentence_totals(
     equal = group is None and len(set(sentences.lengths)) < 2
     typical, J = (None, 1) if equal else (powers[1]/powers[0], 3)
     sums, scalars, spread = mean[0].new_zeros((J + min(J, 2))*d + 4*J, d), powers.new_zeros(J, 5), powers.new_zeros(1)
-    B, M, vectors = (part.view(-1, *shape) for part, shape in zip(sums.split([J*d, min(J, 2)*d, 4*J]), [(d, d), (d, d), (J, d)]))
+    parts = zip(sums.split([J*d, min(J, 2)*d, 4*J]), (d, d, J))
+    B, M, vectors = (part.view(-1, height, d) for part, height in parts)
     for g in sentence_sums(clouds, sentences, mean, scale, typical):
         add_sums_(g, B, M, vectors, scalars)
         spread = torch.maximum(spread, peak(g.rows))

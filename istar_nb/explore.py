@@ -159,7 +159,8 @@ def _three_scores(
     shrunk = [mixture_traces(batch, (reference.sum(), reference.square().sum()), z) for z in (0, zeta)]
     square, fourth = lengths.sum(1)**2, lengths.square().sum(1)
     pairs = torch.stack([products, square]) - fourth
-    totals = GroupTotals(lengths.new_full((4, k), n), pairs[None], (fourth - pairs)[None], square + 2*products - 6*fourth)
+    totals = GroupTotals(lengths.new_full((4, k), n), pairs[None], (fourth - pairs)[None],
+                         square + 2*products - 6*fourth)
     return torch.stack([ratio_score(traces, d) for traces in (*shrunk, traces_of(totals))])
 
 # %% ../nbs/40_explore.ipynb #3a09a1ee

@@ -195,3 +195,12 @@ def test_entropy_costs_at_most_one_product_of_all_pairs():
         counts[batch] = work.operations
         assert work.products <= n*n*d and result.isfinite()
     assert max(counts.values()) <= 200, counts
+
+
+def test_sentences_of_unequal_length_take_hardly_more_products():
+    "B with three weights takes three products if it is computed row by row; of each length it takes one."
+    def products(lengths):
+        states = states_of(Batch(32, 8, 64))
+        with Work() as work: UnbiasedIStar()(HiddenStates(states.layers, torch.arange(8) < lengths[:, None])).backward()
+        return work.products
+    assert products(torch.arange(32)//4 + 1) < 1.15*products(torch.full((32,), 8))
