@@ -157,8 +157,10 @@ def _three_scores(
     lengths, products = x.square().sum(2), (x.mT @ x if d < n else x @ x.mT).square().sum((1, 2))
     batch = lengths.sum(1)/(n-1), products/(n-1)**2, x.square().sum(1) @ reference/(n-1)
     shrunk = [mixture_traces(batch, (reference.sum(), reference.square().sum()), z) for z in (0, zeta)]
-    totals = GroupTotals(lengths.new_full((4, k), n), lengths.sum(1).expand(2, k), products.expand(3, k),
-                         lengths.square().sum(1).expand(5, k))
+    square, fourth = lengths.sum(1)**2, lengths.square().sum(1)
+    pairs = torch.stack([products, square]) - fourth
+    totals = GroupTotals(lengths.new_full((4, k), n), pairs[None], (fourth - pairs)[None],
+                         square + 2*products - 6*fourth)
     return torch.stack([ratio_score(traces, d) for traces in (*shrunk, traces_of(totals))])
 
 # %% ../nbs/40_explore.ipynb #3a09a1ee

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .batch_scores import PooledUnbiasedScore, check_sentences
+from .batch_scores import PooledUnbiasedScore, check_sentences, sentence_totals
 from .covariance import Moments, check_covariance, check_zeta
 from .points import from_numpy, working_dtype
 from .precision import check_precision, format_of, products_in
@@ -25,7 +25,6 @@ from .scores import (GramIsoScore, PooledIsoScore, Reference, TooFew, check_fact
                              pooled_covariance, reference_of)
 from .shrinkage import zeta_star
 from .states import HiddenStates, check_states, check_tokens, layer_numbers
-from .unbiased import sentence_totals
 
 # %% ../nbs/10_regularizers.ipynb #7fc517e8
 class Regularizer(nn.Module):
@@ -265,7 +264,7 @@ def batch_zeta(
     _check_fit(reference, "auto", clouds[0].shape[-1])
     with torch.autocast(clouds[0].device.type, enabled=False):
         totals, _ = sentence_totals(clouds, states.sentences(tokens), group)
-        cov, squared = totals.products/(totals.powers[0]-1), totals.traces().squared
+        cov, squared = totals.B[0]/(totals.powers[0]-1), totals.traces().squared
         zeta = zeta_star(cov, reference.cov.to(cov)/totals.scale/totals.scale, squared)
         return zeta, torch.cat([totals.facts, torch.ones_like(squared)[None]])
 

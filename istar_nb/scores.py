@@ -336,7 +336,7 @@ def isoscore_unbiased(
 # %% ../nbs/02_scores.ipynb #824ea49b
 class UnbiasedScore(NamedTuple):
     "An unbiased IsoScore with what is needed to judge it."
-    score:Tensor           # () estimate of IsoScore, unclipped, ≥ 0 for independent rows
+    score:Tensor           # () estimate of IsoScore, unclipped, ≥ 0
     standard_error:Tensor  # () jackknife standard error of `score`
     above_one:bool         # True when the estimate exceeds 1: too few points to tell
 

@@ -7,9 +7,11 @@ from istar_nb.controls import OwnMeans
 from istar_nb.covariance import Moments, covariance
 from istar_nb.engine import LayerMoments
 from istar_nb.states import HiddenStates
-from istar_nb.regularizers import IStar, pooled_isoscore
+from istar_nb.regularizers import IStar, UnbiasedIStar, batch_zeta, pooled_isoscore
 from istar_nb.records import find_record
 from istar_nb.runs import RunConfig
+from istar_nb.scores import isoscore_unbiased, reference_of
+from istar_nb.shrinkage import optimal_zeta
 from istar_nb.training import train
 from processes import on_two
 
@@ -47,6 +49,42 @@ def test_penalty_and_gradient_are_those_of_the_global_batch(tmp_path):
         assert a == b == pytest.approx(value, abs=1e-6), (first, zeta)
         averaged = torch.cat([grad_a, grad_b])/2    # what data-parallel training makes of it
         assert (averaged - gradient).norm()/gradient.norm() < 1e-6, (first, zeta)
+
+
+sentence_lengths = torch.tensor([30, 2, 3, 1, 4, 9, 2, 5])
+
+
+def uneven(first, last, dtype=torch.float32):
+    "Sentences of very unequal lengths, whose tokens resemble each other, in an embedding and two layers."
+    generator = torch.Generator().manual_seed(2)
+    common, own = torch.randn(3, 8, 1, dims, generator=generator), torch.randn(3, 8, 30, dims, generator=generator)
+    mask = torch.arange(30) < sentence_lengths[:, None]
+    layers = (3*common + own + 10).to(dtype)[:, first:last]
+    return HiddenStates([layer.requires_grad_() for layer in layers], mask[first:last])
+
+
+def unbiased_and_gradient(states):
+    penalty = UnbiasedIStar()(states)
+    penalty.backward()
+    zeta, _ = batch_zeta(states, [1, 2], reference_of(torch.eye(dims)), "real", UnbiasedIStar().group)
+    return penalty.item(), zeta.item(), torch.stack([layer.grad for layer in states.layers[1:]])
+
+
+def unbiased_penalties(rank, first): return unbiased_and_gradient(uneven(*((0, first), (first, 8))[rank]))
+
+
+@pytest.mark.parametrize("first", [4, 1, 7])
+def test_unequal_sentences_of_two_processes_are_compared_like_those_of_one(tmp_path, first):
+    "Four sentences on each process, or all but one on the other; the plain formula has the same value."
+    states = uneven(0, 8, torch.float64)
+    value, zeta, gradient = unbiased_and_gradient(states)
+    union = torch.cat([states.points(l).detach() for l in (1, 2)])
+    ids = torch.arange(8).repeat_interleave(sentence_lengths).repeat(2)
+    assert value == pytest.approx(1 - isoscore_unbiased(union, ids).item(), abs=1e-9)
+    assert zeta == pytest.approx(optimal_zeta(union, torch.eye(dims), ids), abs=1e-6)
+    (a, zeta_a, one), (b, zeta_b, other) = on_two(unbiased_penalties, first, folder=tmp_path)
+    assert a == b == pytest.approx(value, abs=1e-5) and zeta_a == zeta_b == pytest.approx(zeta, abs=1e-5)
+    assert (torch.cat([one, other], 1)/2 - gradient).norm()/gradient.norm() < 1e-5
 
 
 def reference(rank, first):
