@@ -36,8 +36,9 @@ def run(tmp_path, monkeypatch, capsys):
     np.save("vectors.npy", np.random.default_rng(0).normal(size=(60, 8)))
     for name in ("grid", "run"): Path(f"{name}.yaml").write_text("model: tiny-bert\nlimit: 64\nepochs: 1\n",
                                                                 encoding="utf-8")
-    Path("models.yaml").write_text("base: {texts: stdlib-docs, hold_out: 0.05, vocabulary: 600, length: 32, "
-                                   "depth: 1, width: 32, heads: 2,\n  steps: 4, batch_size: 16, evaluate_every: 4}\n", encoding="utf-8")
+    small = dict(texts="stdlib-docs", hold_out=0.05, vocabulary=600, length=32, depth=1, width=32, heads=2, steps=4,
+                 batch_size=16, evaluate_every=4)
+    Path("models.yaml").write_text(json.dumps(dict(base=small)), encoding="utf-8")
     def run(*words):
         torch.manual_seed(0)
         try: main([*map(str, words)])
