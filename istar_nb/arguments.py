@@ -189,14 +189,15 @@ def carry_out(
     return command(**arguments)
 
 # %% ../nbs/60_arguments.ipynb #4ca5b18a
-def _shown(option:Option)->tuple[str,str]: # what is typed, and what it does
+def _shown(option:Option, longest:int)->tuple[str,str]: # what is typed, and what it does
     "An option as help shows it."
     choices, default = allowed(option.kind)[0], option.default
     on = default is True
     marks = {int: "N", float: "X", Path: "PATH", str: "NAME"}
     mark = "|".join([*(marks[kind] for kind in option.kinds if kind in marks), *choices])
     if option.several: mark = "N,N,…" if int in option.kinds else "NAME=VALUE …"
-    about = re.sub(r"\bNone(:| for)", "default:", option.help).strip(".")
+    mark, names = (mark, "") if len(mark) <= longest else ("NAME", f": {', '.join(choices)}")
+    about = re.sub(r"\bNone(:| for)", "default:", option.help).strip(".") + names
     if about[1:2].islower(): about = about[0].lower() + about[1:]
     if bool in option.kinds: return option.typed.replace("--", "--no-") if on else option.typed, "off: "*on + about
     if option.several and default: default = ",".join(map(str, default))
@@ -218,7 +219,7 @@ def help_text(
     for option in options_of(command).values():
         if option.default is inspect.Parameter.empty and option.inside is None: continue    # it stands alone
         if option.name in groups: parts.append(f"{groups[option.name]}:")
-        left, right = _shown(option)
+        left, right = _shown(option, width//2)
         head = f"  {left}".ljust(column) if len(left) < column - 3 else f"  {left}\n{' '*column}"
         first, newline, rest = head.rpartition("\n")
         body = wrapped(right, initial_indent=rest, subsequent_indent=" "*column) if right else rest

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import istar_nb
 from .arguments import carry_out, help_text, options_of, overview, read_value, read_words
-from .commands import (check_file, check_place, check_positive, check_store, from_file, pretrain_command,
-                               say_collapsed, say_failures, sweep_command, train_command)
+from .commands import (check_file, check_place, check_positive, check_store, check_task, from_file,
+                               pretrain_command, say_collapsed, say_failures, sweep_command, train_command)
 from .files import local_path, write_file
 from .names import near
 from .programs import collect_rarely
@@ -227,8 +227,6 @@ def demo_command(
         out: Folder for the report and the records.
         lam: Strength of the penalty; it is run with both signs.
     """
-    if (config.method, config.lam) != ("none", None):
-        raise ValueError("--method and --lam are set by the demo, and λ by --strength; `istar train` has all methods")
     check_file("--train", config.train)
     out = check_place("--out", local_path(out))
     from istar_nb.figures import comparison_figure, png_bytes, run_label
@@ -287,9 +285,7 @@ class Measured:
         check_positive(limit=self.limit, batch_tokens=self.batch_tokens, max_length=self.max_length)
         if str(self.text) != "-": check_file("--text", self.text)
         check_file("--embeddings", self.embeddings)
-        if self.task not in (None, *TASKS):
-            raise ValueError(f"--task: there is no task {self.task!r}{near(self.task, TASKS)}; there are "
-                             f"{', '.join(TASKS)}")
+        if self.task is not None: check_task(self.task)
 
 # %% ../nbs/61_cli.ipynb #61c0a11e
 def _holds(file:Path, isotropy:object)->bool:
@@ -372,6 +368,9 @@ def _read(name:str, words:Sequence[str])->tuple[dict,dict]: # option -> value; p
         option = options[_meant[name](word, given)]
         if option.name in given: raise ValueError(f"{option.typed} and the word {word!r} name the same: leave one out")
         given[option.name] = read_value(option, word)
+    if name == "demo" and (fixed := {"method", "lam", "relative"} & set(given)):
+        raise ValueError(f"{options[max(fixed)].typed} is set by the demo, and λ by --strength; `istar train` "
+                         "has all methods")
     if given.get("config") is None: return given, {}
     check_file("--config", given["config"])
     return given, dict(config=from_file(given["config"]))

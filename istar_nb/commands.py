@@ -110,7 +110,7 @@ def train_command(
 
     Examples:
         istar train stdlib-docs --method istar --lam 0.3
-        istar train films.csv --text review --label sentiment
+        istar train films.csv --text text --label sentiment
         istar train run.yaml --seed 1
 
     Args:

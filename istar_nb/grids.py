@@ -52,7 +52,8 @@ def values_of(
 )->list:                  # one or more values
     "The values that a block gives an option."
     types = option_types(kind)
-    if name not in types: raise ValueError(f"a run has no option {name!r}; it has {', '.join(sorted(types))}")
+    if name not in types:
+        raise ValueError(f"a run has no option {name!r}{near(name, types)}; it has {', '.join(sorted(types))}")
     if isinstance(given, np.ndarray): given = given.tolist()
     listed = isinstance(given, (list, tuple, range))
     if listed and not given: raise ValueError(f"`{name}` has an empty list of values")

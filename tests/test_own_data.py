@@ -129,10 +129,10 @@ def test_a_sweep_over_own_data(tmp_path, executor, forked_workers):
             and {r.config["task"] for r in records} == {"films"})
 
 
-mistakes = [(["--train", "films.csv", "--text", "review"], "`label` is missing"),
-            (["--text", "review"], "give `train`"),
+mistakes = [(["--train", "films.csv", "--text", "review"], "--label is missing"),
+            (["--text", "review"], "give --train"),
             (["--train", "films.csv", "--text", "reviews", "--label", "sentiment"],
-             "no column 'reviews'; it has 'review', 'sentiment'"),
+             "no column 'reviews' (did you mean review?); it has 'review', 'sentiment'"),
             (["--train", "nowhere.csv", "--text", "review", "--label", "sentiment"], "no file or folder"),
             (["--train", "films.txt", "--text", "review", "--label", "sentiment"], "must end in"),
             (["--train", "gaps.csv", "--text", "review", "--label", "sentiment"], "empty in row 2"),

@@ -34,8 +34,11 @@ def run(tmp_path, monkeypatch, capsys):
         f"\"{text.replace(chr(34), '')}\",{'good' if i % 2 else 'bad'}\n" for i, text in enumerate(SENTENCES)),
         encoding="utf-8")
     np.save("vectors.npy", np.random.default_rng(0).normal(size=(60, 8)))
-    for name in ("grid", "run", "models"): Path(f"{name}.yaml").write_text(
-        "model: tiny-bert\nlimit: 64\nepochs: 1\n" if name != "models" else "{}", encoding="utf-8")
+    for name in ("grid", "run"): Path(f"{name}.yaml").write_text("model: tiny-bert\nlimit: 64\nepochs: 1\n",
+                                                                encoding="utf-8")
+    small = dict(texts="stdlib-docs", hold_out=0.05, vocabulary=600, length=32, depth=1, width=32, heads=2, steps=4,
+                 batch_size=16, evaluate_every=4)
+    Path("models.yaml").write_text(json.dumps(dict(base=small)), encoding="utf-8")
     def run(*words):
         torch.manual_seed(0)
         try: main([*map(str, words)])
@@ -90,7 +93,7 @@ def test_a_run_a_table_or_a_task_may_stand_alone(run):
         code, said = run("train", *words, "--root", "store")
         assert code == 0, said
     code, said = run("runs", "store")
-    assert code == 0 and "3 rows of store" in said or "2 rows of store" in said, said
+    assert code == 0 and "2 rows of store" in said, said    # one run has two descriptions
     assert set(load_records("store").task) == {"stdlib-docs", "films"}
 
 
@@ -106,13 +109,14 @@ def test_a_run_a_table_or_a_task_may_stand_alone(run):
     ("measure films.csv --column txt", ["--column 'txt'", "text?"]), ("measure films.csv", ["--column"]),
     ("train films.csv --text txt --label sentiment", ["text?"]), ("runs --where taks=cola", ["--root runs"]),
     ("sweep bad.yaml", ["'laers'", "layers?"]), ("sweep worse.yaml", ["'run'", "runs?"]),
-    ("train --limit many", ["--limit must be a whole number, not 'many'"]), ("train --limit", ["--limit needs a value"]),
+    ("train --limit many", ["--limit must be a whole number, not 'many'"]),
+    ("train --limit", ["--limit needs a value"]),
     ("train --lam 0.1", ["--lam is 0.1"]), ("train --method istar", ["give --lam, --relative or --target"]),
     ("measure cola", ["--data-dir", "--hub"]), ("measure nothing", ["no file, folder or task nothing"]),
     ("measure empty", ["is a folder"]), ("runs a b", ["no use for the word 'b'"]), ("tasks cola", ["'cola'"]),
     ("measure --layers 0,x sentences.txt", ["--layers must be a whole number, not 'x'"]),
     ("train --hold_out 2", ["--hold-out must be"]), ("train --config missing.yaml", ["--config", "missing.yaml"]),
-    ("demo --method istar", ["--strength"]), ("measure saved", ["--model"])])
+    ("demo --method istar", ["--method", "--strength"]), ("measure saved", ["--model"])])
 def test_a_mistake_is_answered_with_one_line(words, parts, run, monkeypatch):
     monkeypatch.delenv("ISTAR_DATA", raising=False)
     for folder in ("empty", "saved"): Path(folder).mkdir()
@@ -131,7 +135,7 @@ def test_a_mistake_is_answered_with_one_line(words, parts, run, monkeypatch):
                                    "--label b"])
 def test_a_missing_file_is_named_before_anything_heavy_is_imported(words, tmp_path):
     code = ("import sys\nfrom istar_nb.cli import main\ntry: main(sys.argv[1:])\n"
-            "except SystemExit as e: print(e.code, [m for m in ('torch', 'transformers', 'pandas') if m in sys.modules])")
+            "except SystemExit as e: print(e.code, [m for m in ('torch', 'pandas') if m in sys.modules])")
     done = subprocess.run([sys.executable, "-c", code, *words.split()], capture_output=True, encoding="utf-8",
                           cwd=tmp_path, timeout=300)
     assert done.stdout == "2 []\n" and "there is no" in done.stderr and done.stderr.count("\n") == 1, done
@@ -142,8 +146,8 @@ def test_a_missing_file_is_named_before_anything_heavy_is_imported(words, tmp_pa
 def test_several_values_are_separated_as_one_likes(words, run):
     alone = [] if "sentences" in words else ["sentences.txt"]
     code, said = run("measure", "--model", "tiny-bert", "--no-progress", *words.split(), *alone)
-    assert code == 0 and list(values()["tiny-bert"]) == ["0", "2"] or "pooled" in values()["tiny-bert"], said
-    assert {"0", "2"} <= set(values()["tiny-bert"]) and "1" not in values()["tiny-bert"]
+    assert code == 0, said
+    assert set(values()["tiny-bert"]) - {"pooled"} == {"0", "2"}
 
 
 def test_seeds_and_conditions_take_commas_too(run):
@@ -161,9 +165,9 @@ def test_help_opens_with_examples_and_fits(name, width, run, monkeypatch):
     monkeypatch.setenv("COLUMNS", width)
     code, said = run(name, "--help")
     assert code == 0 and "None" not in said and "{" not in said and "STR" not in said
-    assert said.index("examples:") < said.index(" --") if " --" in said.partition("examples:")[2] else "examples:" in said
+    assert 0 < said.index("\nexamples:\n  istar ") < (said + "\n  --").index("\n  --")
     for option in options_of(commands[name]).values():
-        assert name in ("sweep", "pretrain") and option.name == "grid" or option.typed in said.replace("--no-", "--"), option
+        assert option.name == "grid" or option.typed in said.replace("--no-", "--"), option
     prose = [line for line in said.splitlines() if not line.startswith(("  istar", "usage"))]
     assert max(map(len, prose)) <= int(width), max(prose, key=len)
     assert (code, said) == run("help", name)
@@ -177,18 +181,20 @@ def test_the_overview_names_every_command(run):
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_examples_in_the_help_work(example, run, monkeypatch):
+def test_examples_in_the_help_work(example, run):
     "They are read in full; what takes long is carried out with a small model."
     _, name, *words = example.split()
     if name in ("train", "demo", "measure") and "cola" not in words and "vectors.npy" not in words:
-        words += ["--model", "tiny-bert"]*("--model" not in words) + ["--limit", "64"] + ["--no-progress"]*(name != "demo")
+        words += ["--model", "tiny-bert"]*("--model" not in words) + ["--limit", "64"]
         if name in ("train", "demo"): words += ["--epochs", "1"]
-    if name == "runs": assert run("train", "run.yaml", "--method", "cosreg", "--lam", "1", "--no-progress")[0] == 0
-    if name == "runs" and "demo/records" in words: Path("runs").rename("records"); words[0] = "records"
-    if "cola" in words: monkeypatch.setitem(commands, name, lambda **options: None); cli._read("demo", ["stdlib-docs"])
-    else:
-        code, said = run(name, *words)
-        assert code == 0, said
+    if name == "runs":
+        root = ["--root", "demo/records"] if "demo/records" in words else []
+        assert run("train", "run.yaml", "--method", "istar", "--lam", "1", "--no-progress", *root)[0] == 0
+    cli._read(name, words)
+    if "cola" in words: return    # its data are not here
+    if "processes" in words: words = words[:-2]    # `test_sweeps` has them
+    code, said = run(name, *words)
+    assert code == 0, said
 
 
 # Reports -------------------------------------------------------------------------------------------------------------
@@ -199,7 +205,7 @@ def test_an_earlier_report_is_kept_and_named(run):
         code, said = run("measure", "vectors.npy")
         assert code == 0 and ("the earlier report is kept" in said) == (seed > 0), said
         if seed: assert f"isotropy-{seed}.html" in said and f"isotropy-{seed}.json" in said
-    found = [json.loads(path.read_text(encoding="utf-8"))["measures"] for path in sorted(Path("isotropy").glob("*.json"))]
+    found = [json.loads(path.read_text(encoding="utf-8"))["measures"] for path in Path("isotropy").glob("*.json")]
     assert len(found) == 3 and len({json.dumps(f) for f in found}) == 3 and values() in found
     assert "kept" not in run("measure", "vectors.npy")[1], "the same measurement again loses nothing"
     assert len(list(Path("isotropy").iterdir())) == 6
@@ -230,8 +236,9 @@ ARRAYS = dict(ints=np.arange(60).reshape(20, 3), cube=np.zeros((4, 5, 6)), line=
 @pytest.mark.parametrize("name, parts", [
     ("ints", ["int64", "astype"]), ("cube", ["(4, 5, 6)", "reshape"]), ("line", ["(5,)", "one point a row"]),
     ("empty", ["(0, 4)"]), ("records", ["records"]), ("objects", ["no NumPy file of numbers"]), ("one", ["(1, 4)"]),
-    ("complex", ["complex128"]), ("text", ["dtype"]), ("narrow", ["(5, 1)"]), ("several.npz", ["archive", "numpy.save"]),
-    ("renamed.npy", ["archive", "numpy.save"]), ("table.csv", ["numpy.save"]), ("weights.pt", ["pickle"]),
+    ("complex", ["complex128"]), ("text", ["dtype"]), ("narrow", ["(5, 1)"]),
+    ("several.npz", ["archive", "numpy.save"]), ("renamed.npy", ["archive", "numpy.save"]),
+    ("table.csv", ["numpy.save"]), ("weights.pt", ["pickle"]),
     ("cubes.safetensors", ["0 matrices", "x (2, 3, 4)"]), ("words.parquet", ["'text'", "name a column"])])
 def test_what_holds_no_points_is_explained_in_a_line(name, parts, run):
     from safetensors.torch import save_file
@@ -254,7 +261,8 @@ def test_the_order_of_axes_and_bytes_does_not_matter(run):
         np.save("x.npy", array)
         assert run("measure", "x.npy")[0] == 0
         found.append(values()["x.npy"]["points"])
-    for other in found[1:]: assert other == pytest.approx(found[0], rel=1e-6)
+    for other in found[1:]:
+        for name, value in found[0].items(): assert other[name] == pytest.approx(value, rel=1e-5, abs=1e-7), name
 
 
 def test_a_column_holds_texts_or_lists_of_words(run):
@@ -281,20 +289,24 @@ def test_a_column_holds_texts_or_lists_of_words(run):
 
 # Processes -----------------------------------------------------------------------------------------------------------
 
-def test_a_log_says_at_once_that_work_has_begun(run):
-    small = ["--model", "tiny-bert", "--limit", "64"]
-    code, said = run("train", "stdlib-docs", *small, "--epochs", "2")
-    lines = [line for line in said.splitlines() if "it/s" in line or "?it" in line]
-    assert code == 0 and len(lines) == 1 and "0/" in lines[0], said
-    code, said = run("measure", "stdlib-docs", *small)
-    assert code == 0 and "measuring tiny-bert" in said and not set("\r\x1b") & set(said), said
+@pytest.mark.parametrize("words", ["train stdlib-docs --epochs 2", "measure stdlib-docs"])
+def test_a_log_says_at_once_that_work_has_begun(words, run):
+    "One line, although training has several bars, because it is over within half a minute."
+    code, said = run(*words.split(), "--model", "tiny-bert", "--limit", "64")
+    lines = [line for line in said.splitlines() if "it/s" in line or "texts/s" in line]
+    assert code == 0 and len(lines) == 1 and re.search(r"\b0(/|it| texts)", lines[0]), said
+    assert not set("\r\x1b") & set(said)
 
 
 def test_an_interrupted_command_says_so_in_a_line(tmp_path):
-    process = start("measure", "-", "--model", "tiny-bert", cwd=tmp_path, stdin=subprocess.PIPE)
-    time.sleep(6)    # imports are over, and nothing comes
+    program = ("import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+               "from istar_nb.cli import main; print('ready', flush=True); main()")
+    process = subprocess.Popen([sys.executable, "-c", program, "measure", "-", "--model", "tiny-bert"], cwd=tmp_path,
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout.readline() == b"ready\n"
+    time.sleep(1)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=120)
     assert process.returncode == 130 and said.decode().strip().splitlines()[-1] == "istar: stopped."
     assert b"Traceback" not in said
 
@@ -312,7 +324,8 @@ def test_completion_knows_commands_and_options(tmp_path):
     script = process.communicate(timeout=120)[0].decode()
     (tmp_path/"films.csv").touch()
     def completed(*words):
-        line = f"{script}\nCOMP_WORDS=({' '.join(words)})\nCOMP_CWORD={len(words) - 1}\n_istar\nprintf '%s ' ${{COMPREPLY[@]}}"
+        typed = f"COMP_WORDS=({' '.join(words)})\nCOMP_CWORD={len(words) - 1}"
+        line = f"{script}\n{typed}\n_istar\nprintf '%s ' ${{COMPREPLY[@]}}"
         return subprocess.run(["bash", "-c", line], capture_output=True, encoding="utf-8", cwd=tmp_path).stdout.split()
     assert completed("istar", "me") == ["measure"] and completed("istar", "measure", "--lay") == ["--layers"]
     assert completed("istar", "train", "fil") == ["films.csv"]
@@ -338,7 +351,8 @@ def test_a_store_of_ones_own_is_explored(run):
 
 
 def test_the_page_is_in_what_is_installed(tmp_path):
-    build = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", tmp_path, "build_py", "--build-lib", tmp_path/"b"]
-    done = subprocess.run(build, cwd=root, capture_output=True, encoding="utf-8", timeout=300)
+    where = ["egg_info", "--egg-base", tmp_path, "build_py", "--build-lib", tmp_path/"b"]
+    done = subprocess.run([sys.executable, "setup.py", "-q", *where], cwd=root, capture_output=True,
+                          encoding="utf-8", timeout=300)
     there = {path.name for path in (tmp_path/"b/istar_nb/page").iterdir()}
     assert done.returncode == 0 and there == {path.name for path in (root/"docs/explore").iterdir()}, done.stderr
