@@ -7,7 +7,7 @@ __all__ = ['Isotropy', 'measure']
 
 # %% ../nbs/35_isotropy.ipynb #69abae06
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from .figures import plot_measure
 from .files import local_path, write_file
 from .measuring import Points, distinct, measure_clouds, measure_models
-from .reports import difference_table, gaps, measure_page, measure_table, show_table
+from .reports import difference_table, error_note, gaps, measure_page, measure_table, show_table
 from .records import environment
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ class _Measured:
     def frame(self)->"pd.DataFrame": # a row a model and layer, a column a measure or its standard error (`_se`)
         "Every number as a table."
         import pandas as pd
-        def numbers(summary): return {name: value for name, value in summary.items() if not isinstance(value, list)}
+        def numbers(summary):
+            return {name: v for name, v in summary.items() if not isinstance(v, list) and name != "groups"}
         rows = {(model, layer): numbers(s) for model, layers in self.measures.items() for layer, s in layers.items()}
         return pd.DataFrame(list(rows.values()), pd.MultiIndex.from_tuples(rows, names=["model", "layer"]))
 
@@ -60,7 +61,8 @@ class Isotropy(_Measured):
     def show(self)->None:
         "Print the main measures, and of two models their differences."
         for model, layers in self.measures.items():
-            show_table(*measure_table(layers, _main_measures, decimals=3), f"{model}: {self.source}", gaps(layers))
+            notes = filter(None, [gaps(layers), error_note(layers)])
+            show_table(*measure_table(layers, _main_measures, decimals=3), f"{model}: {self.source}", "\n".join(notes))
         if len(self.measures) != 2: return
         first, second = self.measures
         show_table(*difference_table(self.measures, _main_measures, decimals=3), f"{second} minus {first}")
@@ -131,11 +133,14 @@ def measure(
     batch_tokens:int=8192,            # tokens in a batch
     max_length:int=256,               # tokens kept of a text
     progress:bool=False,              # show a progress bar
+    sentences:Sequence|None=None,     # (n,) ids of points, equal for rows that depend on each other; None: no two do
+    memory:float|None=None,           # GB that sums may take; None: half of the machine's, a third for points
 )->Isotropy:
     "The isotropy of a model on texts, layer by layer, or of points."
     if texts is None:
         _check_points(model, tokens, layers)
-        return Isotropy("points", "all", measure_clouds([model]), environment())
+        return Isotropy("points", "all", measure_clouds([model], sentences, memory), environment())
+    if sentences is not None: raise ValueError("`sentences` is for points: which tokens are of one text is known")
     pairs = _pairs(texts)
-    found, n = measure_models([model], lambda: pairs, hub, tokens, layers, batch_tokens, max_length, progress)
+    found, n = measure_models([model], lambda: pairs, hub, tokens, layers, batch_tokens, max_length, progress, memory)
     return Isotropy(f"{n:,} text{'s'*(n != 1)}, tokens: {tokens}", tokens, found, environment())

@@ -10,8 +10,9 @@ __all__ = ['TOKENS', 'Texts', 'Points', 'text_batches', 'Sample', 'Measurement',
 import contextlib
 import copy
 import ctypes
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import count, islice
+from itertools import islice
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +29,8 @@ from .points import as_points, from_numpy
 from .progress import progress_bar
 from .records import finite
 from .states import HiddenStates, choose_layers, layer_count, layer_numbers
-from .streaming import IsotropyMetrics, points_of
+from .streaming import IsotropyMetrics, machine_memory, points_of
+from .sums import one_thread
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,23 +99,29 @@ TOKENS = ("real", "cls", "last", "mean", "all")  # what counts as a point
 
 class Measurement:
     "Every measure of one set of points, streamed: `update` with states, then `summary`."
-    def __init__(self, tokens:str="real", sample:int=2000):
+    def __init__(self,
+        tokens:str="real",       # one of `TOKENS`
+        sample:int=2000,         # points kept for the intrinsic dimension
+        of:str="whole texts",    # what is dealt to the groups that give standard errors
+        memory:float|None=None,  # GB that the sums may take; see `IsotropyMetrics`
+    ):
         kind = "real" if tokens in ("mean", "last") else tokens    # one point a text, which `_one_a_text` makes
-        self.metrics, self.sample = IsotropyMetrics(tokens=kind), Sample(sample)
+        self.metrics, self.sample, self.of = IsotropyMetrics(tokens=kind, memory=memory), Sample(sample), of
 
-    def update(self, x:Tensor, mask:Tensor|None=None)->None: # (n, d), or (B, T, d) with (B, T)
-        "Take in points or states."
-        self.metrics.update(x, mask)
+    def update(self, x:Tensor, mask:Tensor|None=None, sentences:np.ndarray|None=None)->None:
+        "Take in points (n, d), whose `sentences` (n,) may be known, or states (B, T, d) with their mask (B, T)."
+        self.metrics.update(x, mask, sentences)
         self.sample.update(*points_of(x, mask, self.metrics.tokens)[:2])
 
     def summary(self)->dict: # name -> value; name_se -> standard error where there is one
-        "Every measure as plain numbers, with standard errors."
-        values = {k: v.tolist() for k, v in self.metrics.compute().items() if k != "outliers"}
-        values |= {f"{k}_se": v.item() for k, v in self.metrics.errors().items() if k != "outlier_share"}
-        with contextlib.suppress(ValueError):    # points at equal distances have no dimension
+        "Every measure as plain numbers, with standard errors; the outlier dimensions; what the groups are."
+        values, errors = self.metrics.compute_with_errors()
+        with contextlib.suppress(ValueError), one_thread():    # points at equal distances have no dimension
             dimension = two_nn_with_error(self.sample.points)
-            values |= dict(two_nn=dimension[0].item(), two_nn_se=dimension[1].item())
-        return finite(values)
+            values, errors = values | dict(two_nn=dimension[0]), errors | dict(two_nn=dimension[1])
+        values = {k: v.tolist() for k, v in values.items()} | dict(outliers=values["outliers"].nonzero()[:, 0].tolist())
+        values |= {f"{k}_se": v.item() for k, v in errors.items() if k != "outlier_share"}
+        return finite(values) | dict(groups=f"{len(self.metrics.sums)} groups of {self.of}, drawn at random")
 
     def summary_or_reason(self)->dict: # of `summary`; "count" and "reason" alone where the points have no measures
         "Every measure, or why there is none: too few points, or points that are all the same."
@@ -134,18 +142,25 @@ def _one_a_text(
     return x.sum(1, dtype=torch.promote_types(x.dtype, torch.float32))/mask.sum(1, keepdim=True).clamp(min=1)
 
 # %% ../nbs/32_measuring.ipynb #d215c75f
-def _take_in(found:dict[int,Measurement], states:HiddenStates, tokens:str, layers:tuple[int,...]|str)->None:
+def _take_in(
+    found:dict[int,Measurement],  # layer -> its measurement; made where it is missing
+    states:HiddenStates,          # of a batch
+    tokens:str,                   # one of `TOKENS`
+    layers:tuple[int,...]|str,    # which layers
+    memory:float,                 # GB for the sums of all layers
+)->None:
     "Add the states of a batch to the measurements of their layers."
-    for l in states.choose(layers):
+    for l in (chosen := states.choose(layers)):
         x, mask = states.layers[l], states.mask.bool()
         if tokens in ("mean", "last"): x, mask = _one_a_text(x, mask, tokens), mask.any(1)
-        found.setdefault(l, Measurement(tokens)).update(x, mask)
+        if l not in found: found[l] = Measurement(tokens, memory=memory/(len(chosen) + 3))    # their union, and copies
+        found[l].update(x, mask)
 
 # %% ../nbs/32_measuring.ipynb #3472b56a
 def _pooled_summary(parts:list[Measurement])->dict[str,dict]: # empty for fewer than two parts or different dimensions
     "Measures of the union of layers of the same texts, from their sums."
-    if len(parts) < 2 or len({m.metrics.sums.shape for m in parts}) > 1: return {}
-    pooled = Measurement(parts[0].metrics.tokens)
+    if len(parts) < 2 or len({m.metrics.d for m in parts}) > 1: return {}
+    pooled = Measurement(parts[0].metrics.tokens, memory=parts[0].metrics.memory)
     for m in parts: pooled.metrics.merge_state(m.metrics)
     pooled.sample.points = torch.cat([m.sample.points[:len(m.sample.points)//len(parts)] for m in parts])
     return dict(pooled=pooled.summary_or_reason())
@@ -156,18 +171,20 @@ def measure_model(
     batches:Iterable[dict],         # from `text_batches`
     tokens:str="real",              # one of `TOKENS`
     layers:int|Iterable[int]|str|None=None, # layer numbers, 0 the embeddings; None for all
+    memory:float|None=None,         # GB that the sums of all layers may take; None: half of what this machine has
+    bar:Callable|None=None,         # called with the layers' measurements when all is read; yields them one by one
 )->dict[str,dict]:                  # "0", "1", … and "pooled" (the chosen layers but 0) -> summary
     "Every measure of every layer in one pass, of the model in eval mode; its modes are left as they were."
     if tokens not in TOKENS: raise ValueError(f"`tokens` must be one of {TOKENS}, not {tokens!r}")
-    found, device = {}, next(model.parameters()).device
+    found, device, memory = {}, next(model.parameters()).device, machine_memory()/2 if memory is None else memory
     kept = "all" if layers is None else layer_numbers(layers)
     def forward(model, batch): return hidden_states(model, {k: v.to(device) for k, v in batch.items()}, kept)
     for states in read_states(model, batches, forward):
-        with torch.no_grad(): _take_in(found, states, tokens, kept)
+        with torch.no_grad(): _take_in(found, states, tokens, kept, memory)
         # glibc would keep the holes that batches of many shapes leave, and a long measurement grow until it is killed
         with contextlib.suppress(OSError, AttributeError): ctypes.CDLL(None).malloc_trim(0)
     if not found: raise ValueError("`batches` is empty: there is no text to measure")
-    summaries = {str(l): m.summary_or_reason() for l, m in found.items()}
+    summaries = {str(l): m.summary_or_reason() for l, m in (bar or iter)(found.items())}
     return summaries | _pooled_summary([m for l, m in found.items() if l > 0])
 
 # %% ../nbs/32_measuring.ipynb #a18c92b9
@@ -218,6 +235,33 @@ def _encoder_of(model:str|tuple, hub:bool)->Encoder:
     fit_tokenizer(type(module).__name__, module, tokenizer)
     return Encoder(module, tokenizer)
 
+# %% ../nbs/32_measuring.ipynb #fc84be8e
+class _Reading(contextlib.ExitStack):
+    "The texts of a measurement, and how far it has come."
+    def __init__(self, texts:Texts, label:str, progress:bool):
+        super().__init__()
+        self.source, self.label, self.progress, self.read = texts, label, progress, 0
+        self.bar = self.enter_context(progress_bar(None, f"{label}: reading", progress, unit=" texts",
+                                                   total=operator.length_hint(texts) or None))
+
+    def texts(self)->Texts:
+        "The texts, counted."
+        for text in self.source:
+            self.read += 1
+            yield text
+        self.bar.total = self.read
+
+    def done(self, batches:Iterator[dict])->Iterator[dict]:
+        "Batches; when the next one is asked for, the last has been measured."
+        for batch in batches:
+            yield batch
+            self.bar.update(len(batch["input_ids"]))
+        self.bar.close()
+
+    def layers(self, items:Iterable)->Iterator:
+        "What is computed at the end, layer by layer."
+        return iter(progress_bar(items, f"{self.label}: measures and errors", self.progress, unit=" layers", every=10.))
+
 # %% ../nbs/32_measuring.ipynb #e7b1f541
 def measure_models(
     models:Sequence[str|Path|tuple], # names of models, or models with their tokenizers, which stay on their device
@@ -228,20 +272,23 @@ def measure_models(
     batch_tokens:int=8192,          # tokens in a batch
     max_length:int=256,             # tokens kept of a text
     progress:bool=True,             # show a progress bar
+    memory:float|None=None,         # GB that the sums of a model may take; None: half of what this machine has
 )->tuple[dict[str,dict],int]:       # label -> layer -> summary; how many texts there were
     "Measure models on the same texts."
     from accelerate import PartialState
     models, layers = [str(m) if isinstance(m, Path) else m for m in models], layer_numbers(layers)
-    encoders = [_encoder_of(m, hub) for m in models]
+    with progress_bar(None, "loading", progress, bar_format="{desc} …"):
+        encoders = [_encoder_of(m, hub) for m in models]
     names = [m if isinstance(m, str) else _model_label(encoder.model) for m, encoder in zip(models, encoders)]
     for name, encoder in zip(names, encoders): _check_layers(name, layers, layer_count(encoder.model))
-    found, read = {}, count(1)
+    found, read = {}, 0
     for given, label, (model, tokenizer) in zip(models, distinct(names), encoders):
-        read, bar = count(1), progress_bar(texts(), f"measuring {label}", progress, unit=" texts")
-        batches = text_batches((text for text, _ in zip(bar, read)), tokenizer, batch_tokens, max_length)
         if isinstance(given, str): model.to(PartialState().device)
-        found[label] = measure_model(model, batches, tokens, layers)
-    return found, next(read) - 1
+        with _Reading(texts(), label, progress) as reading:
+            batches = text_batches(reading.texts(), tokenizer, batch_tokens, max_length)
+            found[label] = measure_model(model, reading.done(batches), tokens, layers, memory, reading.layers)
+        read = reading.read
+    return found, read
 
 # %% ../nbs/32_measuring.ipynb #63fefb5c
 def _check_matrix(x:np.ndarray, path:Path)->None:
@@ -257,12 +304,13 @@ def _check_matrix(x:np.ndarray, path:Path)->None:
 
 
 def _npy_parts(path:Path, rows:int)->Iterator[Tensor]:
-    try: x = np.load(path, mmap_mode="c", allow_pickle=False)
+    try: x = np.load(path, mmap_mode="r", allow_pickle=False)    # a map to be written to needs memory for all of it
     except (EOFError, ValueError) as e: raise ValueError(f"{path} is no NumPy file of numbers: {e}") from e
     if not isinstance(x, np.ndarray):
         raise ValueError(f"{path} is an archive of arrays ({', '.join(x)}): save one of them with numpy.save")
     _check_matrix(x, path)
-    yield from as_points(x, str(path)).split(rows)
+    as_points(np.broadcast_to(np.zeros((), x.dtype.newbyteorder("=")), x.shape), str(path))    # or an error
+    for start in range(0, len(x), rows): yield from_numpy(np.array(x[start:start+rows]), str(path))
 
 # %% ../nbs/32_measuring.ipynb #6118d7e5
 def _safetensors_parts(path:Path, rows:int)->Iterator[Tensor]:
@@ -330,21 +378,39 @@ def _embedding_parts(
 # %% ../nbs/32_measuring.ipynb #070bad38
 Points = str|Path|Tensor|np.ndarray    # a file, as `_embedding_parts` reads, or a matrix (n, d), one point a row
 
-def measure_embeddings(points:Points)->dict[str,dict]: # {"points": summary}
+def measure_embeddings(
+    points:Points,                  # what to measure
+    sentences:Sequence|None=None,   # (n,) ids, equal for rows that depend on each other; None: no two do
+    memory:float|None=None,         # GB that the sums may take; see `IsotropyMetrics`
+)->dict[str,dict]:                  # {"points": summary}
     "Every measure of a matrix on disk or in memory, in one pass."
-    m, of_file = Measurement(), isinstance(points, (str, Path))
+    of_file, read = isinstance(points, (str, Path)), 0
+    m = Measurement(of="rows" if sentences is None else "sentences", memory=memory)
     name = str(points) if of_file else "points"
+    ids = None if sentences is None else np.unique(np.asarray(sentences), return_inverse=True)[1]
     for part in _embedding_parts(points) if of_file else as_points(points, name).split(8192):
-        try: m.update(as_points(part, name, min_points=0))
+        part, some = as_points(part, name, min_points=0), None if ids is None else ids[read:read+len(part)]
+        read += len(part)
+        if ids is not None and len(ids) < read: raise ValueError(_ids_missing(ids, name, f"at least {read:,}"))
+        try: m.update(part, None, some)
         except ValueError as e: raise ValueError(str(e).replace("`x`", f"`{name}`")) from e
     if not m.metrics.count: raise ValueError(f"`{name}` has no points")
+    if ids is not None and len(ids) > read: raise ValueError(_ids_missing(ids, name, f"{read:,}"))
     return dict(points=m.summary_or_reason())
 
+def _ids_missing(ids:np.ndarray, name:str, rows:str)->str:
+    return f"`sentences` must have one id for every row: it has {len(ids):,}, and `{name}` has {rows} rows"
+
 # %% ../nbs/32_measuring.ipynb #600d0df4
-def measure_clouds(clouds:Sequence[Points])->dict[str,dict]: # label -> "points" -> summary
+def measure_clouds(
+    clouds:Sequence[Points],      # files or matrices
+    sentences:Sequence|None=None, # as in `measure_embeddings`, the same for all
+    memory:float|None=None,       # as in `measure_embeddings`
+)->dict[str,dict]:                # label -> "points" -> summary
     "Measure files of embeddings, or matrices."
     labels = [str(cloud) if isinstance(cloud, (str, Path)) else "points" for cloud in clouds]
     for label, cloud in zip(labels, clouds):
         if isinstance(cloud, (str, Path)) and not local_path(cloud).is_file():
             raise ValueError(f"{label} is no file of embeddings; a model needs texts to be measured on")
-    return dict(zip(distinct([Path(label).name for label in labels], labels), map(measure_embeddings, clouds)))
+    found = [measure_embeddings(cloud, sentences, memory) for cloud in clouds]
+    return dict(zip(distinct([Path(label).name for label in labels], labels), found))

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from .points import has_float64
-from .states import check_tokens, token_mask
+from .states import check_tokens, is_causal, token_mask
 from .streaming import IsotropyMetrics, counted
 
 # %% ../nbs/06_watching.ipynb #87c4bdff
@@ -104,11 +104,12 @@ def _fit_mask(
     states:Tensor,  # (B, T, d) states
     cached:bool,    # whether that call came with a cache of earlier tokens
     tokens:str,     # which tokens count, of all T'
+    causal:bool,    # whether "cls" is the last real token of a sentence and not the first
 )->Tensor|None:     # (B, T) bool; None if it does not fit
     "Which tokens in `states` count: the last T, if earlier ones are in a cache."
     (B, T), length = states.shape[:2], mask.shape[1]
     fits = len(mask) == B and (length == T or cached and length > T)
-    return token_mask(mask, tokens)[:, length-T:] if fits else None
+    return token_mask(mask, tokens, causal)[:, length-T:] if fits else None
 
 # %% ../nbs/06_watching.ipynb #381faf9a
 def _enclosing(
@@ -180,6 +181,7 @@ def _with_mask(
     calls:list[Call],  # the calls around it, outermost first
     wanted:str,        # name of the argument with the mask
     tokens:str,        # which tokens count
+    causal:bool,       # whether "cls" is the last real token of a sentence and not the first
 )->tuple[Tensor,Tensor|None]: # states, as (B, T, d) where they are tokens; their (B, T) mask, None if every row counts
     "The states of a layer and their mask, from the innermost call that has one; an error if padding is not known."
     def one(masks): return len({id(mask) for mask in masks}) == 1 and getattr(masks[0], "ndim", 0) == 2
@@ -190,7 +192,7 @@ def _with_mask(
     if states.ndim == 2 and len(states) == mask.numel(): states = states.view(*mask.shape, -1)
     if states.ndim == 2 and len(states) == len(mask): return states, None
     cached = bool(values_of("past_key_values", call.arguments))
-    fitting = _fit_mask(mask, states, cached, tokens) if states.ndim == 3 else None
+    fitting = _fit_mask(mask, states, cached, tokens, causal) if states.ndim == 3 else None
     added = mask.is_floating_point() and fitting is not None and not fitting.any()    # 0 everywhere: to attention
     if fitting is None or added: raise ValueError(_unknown_padding(states, name, [mask], wanted))
     return states, fitting
@@ -223,10 +225,11 @@ class _Recorder:
         layers:Sequence[str],     # names of the watched modules
         mask:str|Callable|None,   # as in `watch`
         tokens:str,               # which tokens count: "real", "cls" or "all"
+        causal:bool,              # whether "cls" is the last real token of a sentence and not the first
         options:dict,             # of `IsotropyMetrics`
     ):
         check_tokens(tokens)
-        self.mask, self.tokens, self.fired = mask, tokens, False
+        self.mask, self.tokens, self.causal, self.fired = mask, tokens, causal, False
         self.calls = Calls(mask if isinstance(mask, str) else None)
         self.metrics = {name: IsotropyMetrics(**options) for name in layers}    # layer -> its metric
         self.skipped = dict.fromkeys(layers, 0)                                 # layer -> points that were not finite
@@ -237,14 +240,14 @@ class _Recorder:
         if recomputing(): return
         self.fired = True
         states, mask = self.masked(name, _states_of(output, name))
-        with recording: self.take_in(name, states, counted(states, mask, self.tokens))
+        with recording: self.take_in(name, states, counted(states, mask, self.tokens, self.causal))
 
     def masked(self, name:str, states:Tensor)->tuple[Tensor,Tensor|None]: # states, their mask; None if all count
         "The states of a layer with the mask that was asked for."
         calls = self.calls.now()
         if callable(self.mask): return states, self.mask(name, states, calls[0].arguments if calls else {})
         if self.mask is None or self.tokens == "all": return states, None
-        return _with_mask(states, name, calls, self.mask, self.tokens)
+        return _with_mask(states, name, calls, self.mask, self.tokens, self.causal)
 
     def take_in(self, name:str, states:Tensor, kept:Tensor)->None:
         "Update the metric of a layer; points that are not finite are counted and left out."
@@ -354,12 +357,14 @@ def watch(
     layers:str|type|Sequence[str|type]|None=None,  # module names, glob patterns or types; None for the repeated blocks
     mask:str|Callable|None="attention_mask", # its argument; None: all count; or (layer, states, arguments) -> mask
     tokens:str="real",                             # which tokens count: "real", "cls" or "all"
-    **options,                                     # of `IsotropyMetrics`: ks, n_sigma, by, groups
+    causal:bool|None=None,                         # whether "cls" is the last real token; None: of a causal model
+    **options,                                     # of `IsotropyMetrics`: ks, n_sigma, by, groups, memory
 )->Iterator[Watch]:                                # what was seen so far, at any time
     "Measure the activations of a running model, in training or inference, while the block lasts."
     replicated, model = isinstance(model, nn.DataParallel), _unwrapped(model)
     chosen = _find_layers(model, layers)
-    seen, around = Watch(list(chosen), mask, tokens, options), _enclosing(model, list(chosen))
+    causal = check_tokens(tokens) == "cls" and (is_causal(model) if causal is None else causal)
+    seen, around = Watch(list(chosen), mask, tokens, causal, options), _enclosing(model, list(chosen))
     if any(isinstance(module, torch.jit.ScriptModule) for module in around.values()):
         raise ValueError(f"`model` {type(model).__name__} is traced or scripted, and runs past all hooks: "
                          "watch the model that it was made from")

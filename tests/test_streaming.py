@@ -15,11 +15,11 @@ from istar_nb.covariance import covariance, participation_ratio
 from istar_nb.encoders import load_encoder
 from istar_nb.measures import (effective_rank, explained_variance, mean_activation, mean_cosine, outlier_dimensions,
                                sv_anisotropy)
-from istar_nb.measuring import text_batches
+from istar_nb.measuring import measure_embeddings, text_batches
 from istar_nb.sources import text_source
 from istar_nb.scores import isoscore, isoscore_with_error
-from istar_nb.streaming import IsoScoreMetric, IsotropyMetrics
-from istar_nb.sums import add_sums_, merged, sums_of
+from istar_nb.streaming import IsoScoreMetric, IsotropyMetrics, deal
+from istar_nb.sums import add_sums_, group_error, merged, sums_of
 from istar_nb.tasks import load_task
 from istar_nb.watching import repeated_blocks, watch
 from simulated import Accelerator
@@ -176,17 +176,89 @@ def test_merging_in_any_order(corpus):
 
 
 def test_groups_give_the_unbiased_score_of_the_earlier_page(corpus):
-    "One update deals 60 sentences to 8 groups in runs; the same numbers as ids give the same score and standard error."
+    "60 sentences dealt to 8 groups; the same groups as ids give the same score and standard error."
     states, mask = (torch.cat([s[:, :10] for s, _ in corpus[:4]])[:60],
                     torch.cat([m[:, :10] for _, m in corpus[:4]])[:60])
     metric = IsotropyMetrics()
     metric.update(states, mask)
-    values = metric.compute()
-    runs = torch.tensor([i*60//8 for i in range(9)]).diff()
-    ids = torch.arange(8).repeat_interleave(runs)[:, None].expand(mask.shape)[mask.bool()]
-    wanted = isoscore_with_error(states[mask.bool()], ids)
+    values, ids = metric.compute(), metric.waiting[:, 0].long()
+    wanted = isoscore_with_error(metric.waiting[:, 2:], ids)
+    assert len(ids) == mask.sum() and set(ids.tolist()) == set(range(8))
     assert_close(values["isoscore_unbiased"], wanted.score, rtol=1e-5, atol=0)
     assert_close(values["isoscore_unbiased_se"], wanted.standard_error, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("batch", (7, 64, 1000))
+def test_texts_sorted_by_class_have_the_errors_of_mixed_ones(batch):
+    "Sentences of eight classes, each about a centre of its own, sorted or mixed, in small or large batches."
+    rng = torch.Generator().manual_seed(0)
+    centres = 3*torch.randn(8, 1, 1, 16, generator=rng)
+    sentences = (centres + torch.randn(8, 100, 5, 16, generator=rng)).flatten(0, 1)
+    errors = [filled(IsotropyMetrics(), [(part, None) for part in order.split(batch)]).errors()
+              for order in (sentences, sentences[torch.randperm(800, generator=rng)])]
+    for name in ("isoscore", "isoscore_unbiased", "ev_1", "effective_rank_centred"):
+        assert 0.4 < errors[0][name]/errors[1][name] < 2.5, name
+
+
+@pytest.mark.parametrize("cut", (1, 333, 5000, 20_000))
+def test_groups_do_not_depend_on_how_points_are_cut(cut):
+    x = torch.randn(20_000, 3, generator=torch.Generator().manual_seed(0))
+    parts = filled(IsotropyMetrics(), [(part, None) for part in x.split(cut)])
+    whole = filled(IsotropyMetrics(), [(x, None)])
+    assert torch.equal(parts.group_sums()[:, 0, 0], whole.group_sums()[:, 0, 0])
+    assert_close(parts.group_sums(), whole.group_sums(), rtol=1e-5, atol=1e-2)
+
+
+@pytest.mark.parametrize("n, d", ((24, 40), (38, 40), (39, 40), (300, 40), (6000, 40)))
+def test_errors_are_those_of_the_exact_jackknife(n, d):
+    "Of points that wait, in either basis, and of sums; against every group deleted in memory, in float64."
+    rng = torch.Generator().manual_seed(n)
+    x = torch.randn(n, d, generator=rng)*torch.linspace(2, 0.3, d) + 1
+    metric = IsotropyMetrics()
+    dealt = []
+    for part in x.split(1100):
+        before = metric.sums[:, 0, 0] + torch.bincount(metric.waiting[:, 0].long(), minlength=8)
+        dealt.append(torch.from_numpy(deal([1]*len(part), before.tolist())))
+        metric.update(part)
+    of, found = torch.cat(dealt), metric.errors()
+    close(metric.compute(), in_memory(x), 2e-6)
+    kept = [in_memory(x[of != g]) for g in range(8)]
+    for name in found.keys() - {"isoscore_unbiased"}:
+        wanted = group_error(in_memory(x)[name].double(), torch.stack([k[name].double() for k in kept]), of.bincount())
+        assert_close(found[name].double(), wanted, rtol=2e-3, atol=3e-6, msg=lambda m: f"{name}: {m}")
+
+
+def measure_wide(n, d):
+    "Measure n points of d dimensions and print by how many MB that raises the peak of this process's memory."
+    measure_embeddings(torch.randn(20, 10))
+    before, points = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, torch.randn(n, d)
+    found = measure_embeddings(points)["points"]
+    assert abs(found["isoscore_unbiased"] - 1) < 5*found["isoscore_unbiased_se"]
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)/1024)
+
+
+def test_few_points_of_many_dimensions_take_the_memory_of_the_points():
+    "The sums of eight groups would be 25.6 GB; the points are 4.8 MB."
+    assert float(Process(measure_wide, 60, 20_000).wait()) < 150
+
+
+def test_a_state_saved_before_points_waited_is_loaded():
+    x = torch.randn(60, 8, generator=torch.Generator().manual_seed(0))
+    metric, old = IsotropyMetrics(), seeing(x)
+    metric.load_state_dict(dict(sums=old.group_sums()))
+    close(metric.compute(), old.compute(), 1e-6)
+    metric.update(x)
+    assert metric.count == 120
+
+
+def test_metrics_of_causal_models_take_the_last_token_and_do_not_merge_with_others():
+    x, mask = torch.randn(9, 4, 3, generator=torch.Generator().manual_seed(0)), torch.ones(9, 4)
+    mask[:5, 2:] = 0
+    first, last = IsotropyMetrics(tokens="cls"), IsotropyMetrics(tokens="cls", causal=True)
+    for metric in (first, last): metric.update(x, mask)
+    assert_close(first.compute()["mean_activation"], x[:, 0].mean(0))
+    assert_close(last.compute()["mean_activation"], torch.cat([x[:5, 1], x[5:, 3]]).mean(0))
+    with pytest.raises(ValueError, match="tokens='cls', causal=True, and this metric 'cls'"): first.merge_state(last)
 
 
 def test_stopped_and_loaded_it_ends_where_it_would_have(corpus, tmp_path):
@@ -199,7 +271,7 @@ def test_stopped_and_loaded_it_ends_where_it_would_have(corpus, tmp_path):
     for metric in (first, *loaded): filled(metric, corpus[6:])
     filled(unbroken, corpus)
     for metric in (first, *loaded):
-        assert torch.equal(metric.sums, unbroken.sums)    # also: two metrics loaded from one dict do not share it
+        assert torch.equal(metric.group_sums(), unbroken.group_sums())    # also: two loaded from one dict share nothing
 
 
 @pytest.mark.parametrize("offset", (0., 1e3, 1e6))
@@ -394,7 +466,7 @@ def test_metrics_of_other_tokens_do_not_merge():
     with pytest.raises(ValueError, match="counts tokens='cls', and this metric 'real'"): real.merge_state(cls)
     with pytest.raises(ValueError, match="counts tokens='cls', and this metric 'real'"):
         real.merge_state(cls.metric_state)
-    assert set(real.state_dict()) == {"sums"} == set(cls.state_dict())    # what is saved has not changed
+    assert set(real.state_dict()) == {"sums", "waiting"} == set(cls.state_dict())
 
 
 def test_a_state_with_other_groups_is_not_loaded():
@@ -425,8 +497,8 @@ def test_an_update_waits_for_the_accelerator_twice():
                 sim.waits.clear()
                 metric.update(x.to(sim.device), mask.to(sim.device))
                 assert sim.waits.total() <= most, sim.waits
-            sums = metric.sums.cpu()
-        assert_close(sums, plain.sums)
+            sums = metric.group_sums().cpu()
+        assert_close(sums, plain.group_sums())
 
 
 def test_watching_waits_twice_a_layer():
@@ -443,7 +515,7 @@ def test_watching_waits_twice_a_layer():
             model(**batch)
             assert sim.waits.total() - own <= 2*len(seen.metrics), sim.waits
         for name, metric in seen.metrics.items():
-            assert_close(metric.sums.cpu(), plain.metrics[name].sums, rtol=1e-5, atol=1e-5)
+            assert_close(metric.group_sums().cpu(), plain.metrics[name].group_sums(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", [IsoScoreMetric, IsotropyMetrics])
