@@ -40,9 +40,10 @@ from .regularizers import Regularizer
 from .runs import Described
 from .scores import isoscore, isoscore_from_cov
 from .states import HiddenStates
-from .sums import estimator, unbiased_of
+from .sums import unbiased_of
 from .task_scores import answer_spread, one_answer, span_answers, task_metrics
 from .tasks import Task
+from .unbiased import unbiased_estimator
 
 # %% ../nbs/24_engine.ipynb #49a08e5e
 def _joined_accelerator(**options)->Accelerator:
@@ -232,7 +233,7 @@ class LayerMoments:
         return dict(isoscore=defined(lambda: isoscore_from_cov(merged(self.layers[1:]).covariance())),
                     isoscore_layers=[defined(lambda m=m: isoscore_from_cov(m.covariance())) for m in self.layers],
                     tokens=self.layers[-1].count, **grouped_score(self.groups), sentences=len(self.dealt),
-                    estimator=estimator)
+                    estimator=unbiased_estimator)
 
 # %% ../nbs/24_engine.ipynb #8818a706
 def rounded(value, digits:int=6):
