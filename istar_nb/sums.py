@@ -259,7 +259,7 @@ def groups_of(
     count:int,      # K
 )->Groups:          # with r = min(n+1, d)
     "The sums of few points, in a basis of what they span."
-    rows = points.double().cpu()
+    rows, inverse, eps = points.cpu().double(), inverse.cpu().double(), torch.finfo(inverse.dtype).eps
     mean, parts = rows.mean(0), [(group.cpu() == g).nonzero()[:, 0] for g in range(count)]
     rows = rows - mean
     along = torch.from_numpy(np.linalg.qr(torch.cat([mean[None], rows]).T.numpy(), mode="r").T.copy())
@@ -267,11 +267,11 @@ def groups_of(
     means, spreads = rows.new_zeros(count, len(mean)), rows.new_zeros(count, len(mean))
     for g, part in enumerate(parts):
         if not len(part): continue
-        add_points_(sums[g], along[1:] + along[0], part, inverse.double().cpu())
+        add_points_(sums[g], along[1:] + along[0], part, inverse)
         means[g] = rows[part].mean(0)
         spreads[g] = (rows[part] - means[g]).square().sum(0)
         means[g] += mean
-    sums[:, 1, 1:] = means.abs().amax(1, keepdim=True)*torch.finfo(inverse.dtype).eps
+    sums[:, 1, 1:] = means.abs().amax(1, keepdim=True)*eps
     return Groups(sums, (means, spreads))
 
 # %% ../nbs/04_sums.ipynb #317827c3

@@ -364,7 +364,9 @@ def test_measure_model(tokens, sim):
     model, tokenizer = encoder("tiny-bert")
     def measured(device=None):
         batches = text_batches([(text,) for text in TEXTS*2], tokenizer, batch_tokens=40)
-        return measure_model(deepcopy(model).to(device), batches, tokens, [1, 2])
+        found = measure_model(deepcopy(model).to(device), batches, tokens, [1, 2])
+        assert {layer.pop("groups") for layer in found.values()} == {"8 groups of whole texts, drawn at random"}
+        return found
     assert_same(measured(sim.device), measured(), sim, tolerance=1e-3)    # errors are differences of nearly equal numbers
 
 

@@ -238,10 +238,11 @@ def test_generation_with_a_cache_sees_each_token_once():
         model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=4, min_new_tokens=4, do_sample=False,
                        pad_token_id=0)
     assert {int(values["count"]) for values in seen.compute().values()} == {int(mask.sum()) + 2*3}
-    with watch(model, tokens="cls") as seen:    # the first tokens of the texts, and none that was generated
-        model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=4, min_new_tokens=4, do_sample=False,
-                       pad_token_id=0)
-    assert {int(metric.count) for metric in seen.metrics.values()} == {2}
+    for causal, wanted in ((False, 2), (None, 2 + 2*3)):    # the texts' first tokens alone; the last one of every call
+        with watch(model, tokens="cls", causal=causal) as seen:
+            model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=4, min_new_tokens=4, do_sample=False,
+                           pad_token_id=0)
+        assert {int(metric.count) for metric in seen.metrics.values()} == {wanted}
 
 
 class Pooled(Tower):
