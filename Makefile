@@ -29,7 +29,7 @@ demo: .venv/demo ## fine-tune a real encoder with and without I-STAR (a few minu
 check: .venv/dev ## the fast checks: mistakes, types, export and outputs in step
 	@$(BIN)/python tools/check.py
 
-test: .venv/dev ## run every notebook and every test (ONLY="02_scores" for some)
+test: .venv/dev ## run every notebook and every test (ONLY="01_scores" for some)
 	@$(BIN)/python tools/test.py $(ONLY)
 
 coverage: .venv/dev ## the same, and which lines of the library never ran
@@ -44,7 +44,7 @@ test-bounds: ## test with the oldest versions that settings.ini allows
 docs: .venv/dev ## build the documentation site into site/
 	@$(BIN)/python tools/docs.py
 
-notebooks: .venv/dev ## export, run and clean the notebooks (ONLY="02_scores" for some)
+notebooks: .venv/dev ## export, run and clean the notebooks (ONLY="01_scores" for some)
 	@$(BIN)/python tools/notebooks.py $(ONLY)
 	@$(BIN)/python tools/docs.py readme
 

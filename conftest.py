@@ -1,4 +1,4 @@
-"""Every notebook is a test: `pytest nbs/02_scores.ipynb` runs its cells from top to bottom, in the folder it is in.
+"""Every notebook is a test: `pytest nbs/geometry/01_scores.ipynb` runs its cells from top to bottom, in the folder it is in.
 
 Cells with a flag of settings.ini's `tst_flags` are left out, as by `nbdev_test`. An exported cell runs under the name and
 line numbers of the module it is exported to, so that a traceback leads there and coverage counts it.
@@ -25,10 +25,10 @@ from nbdev.config import get_config
 
 root = Path(__file__).resolve().parent
 # What takes longest starts first, so that no core is left idle at the end.
-LONGEST = ["test_ray", "27_training", "test_accelerator", "test_docs", "test_sweeps", "test_resume", "test_cli", "test_howto",
-           "test_fuzz", "26_pretraining", "test_integrations", "15_integrations", "18_second_stage", "test_kills", "28_executors",
-           "test_explore", "test_places", "1_measure", "35_isotropy", "test_pretraining", "test_streaming", "test_lab",
-           "test_training", "57_claims", "10_regularizers", "14_transforms"]
+LONGEST = ["test_ray", "09_training", "test_accelerator", "test_docs", "test_sweeps", "test_resume", "test_cli", "test_howto",
+           "test_fuzz", "08_pretraining", "test_integrations", "04_integrations", "07_second_stage", "test_kills", "01_executors",
+           "test_explore", "test_places", "1_measure", "05_isotropy", "test_pretraining", "test_streaming", "test_lab",
+           "test_training", "07_claims", "00_regularizers", "11_transforms"]
 
 
 def pytest_addoption(parser):
@@ -89,9 +89,9 @@ class Shell(CaptureShell): compiler_class = ModuleLines
 
 def places(path, nb):
     "Where the exported cells of a notebook are: {source: (module path, number of lines above it)}."
-    name = re.search(r"#\| default_exp (\w+)", "".join(cell.source for cell in nb.cells[:2]))
+    name = re.search(r"#\| default_exp ([\w.]+)", "".join(cell.source for cell in nb.cells[:2]))
     if not name: return {}
-    module = get_config().lib_path/f"{name[1]}.py"
+    module = get_config().lib_path/f"{name[1].replace('.', '/')}.py"
     above = {line.rpartition("#")[2]: i for i, line in enumerate(module.read_text(encoding="utf-8").splitlines(), 1) if line.startswith("# %%")}
     directives = {cell.id: len(re.match(r"(#\|.*\n)*", cell.source)[0].splitlines()) for cell in nb.cells}
     return {cell.source: (str(module), above[cell.id] - directives[cell.id]) for cell in nb.cells if cell.id in above}

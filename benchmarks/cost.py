@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from harness import store, timed
-from istar_nb.scores import isoscore
-from istar_nb.streaming import IsotropyMetrics
+from istar_nb.geometry.scores import isoscore
+from istar_nb.geometry.streaming import IsotropyMetrics
 
 
 def shape(n, d, repeats):

@@ -73,7 +73,7 @@ class Peer:
 
 def store(name, load_before, **figures):
     "Write a record, with the machine it was measured on and how busy that was."
-    from istar_nb.records import environment
+    from istar_nb.training.records import environment
     path = root/"results"/"benchmarks"/f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     machine = environment() | dict(cores=os.cpu_count(), load_before=load_before)

@@ -11,9 +11,9 @@ import sys
 import IsoScore.IsoScore as published
 import torch
 from harness import ratio, store, timed
-from istar_nb.covariance import covariance
-from istar_nb.precision import format_of, products_in
-from istar_nb.scores import isoscore_star
+from istar_nb.base.covariance import covariance
+from istar_nb.base.precision import format_of, products_in
+from istar_nb.geometry.scores import isoscore_star
 
 
 def compare(n, d, zeta, repeats):

@@ -20,9 +20,9 @@ def job(kind, task, data_dir, limit):
     "Measure a corpus, for the rate with a bare pass before every batch; tokens, seconds and peak memory."
     import torch
 
-    from istar_nb.encoders import load_encoder
-    from istar_nb.measuring import measure_model, text_batches
-    from istar_nb.tasks import load_task
+    from istar_nb.text.encoders import load_encoder
+    from istar_nb.report.measuring import measure_model, text_batches
+    from istar_nb.text.tasks import load_task
     data = load_task(task, data_dir)
     texts = [tuple(row[c] for c in data.task.texts) for row in data.train[:limit]]
     model, tokenizer = load_encoder("minilm")

@@ -10,7 +10,7 @@ import statistics
 import istar_nb as inb
 import torch
 from harness import ratio, store, timed, waited
-from istar_nb.features import Collator, encode
+from istar_nb.text.features import Collator, encode
 from transformers import BertConfig, BertForSequenceClassification
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import skdim
 import torch
 from harness import Peer, peer_python, ratio, store, timed
-from istar_nb.dimension import tile, two_nn
+from istar_nb.geometry.dimension import tile, two_nn
 
 def half_products(x):
     "What every search that looks at all pairs must do: their inner products, each pair once."

@@ -26,9 +26,9 @@ def main():
 
     import torch
 
-    from istar_nb.encoders import load_encoder
-    from istar_nb.watching import watch
-    from istar_nb.tasks import load_task
+    from istar_nb.text.encoders import load_encoder
+    from istar_nb.geometry.watching import watch
+    from istar_nb.text.tasks import load_task
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     model, tokenizer = load_encoder("minilm" if args.model == "bert-base" else args.model)

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import istar_nb as inb
 import torch
 from harness import ratio, store, timed
-from istar_nb.baselines import Uniformity, VICRegCovariance
-from istar_nb.testing import Work, kept_for_backward
+from istar_nb.penalties.baselines import Uniformity, VICRegCovariance
+from istar_nb.base.testing import Work, kept_for_backward
 from step import Step, minilm_batches, penalties
 from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoModelForSequenceClassification

@@ -20,7 +20,7 @@ def istar(tmp_path):
     "Start `istar` with some words in a temporary folder; returns the process; keywords are environment variables."
     from processes import Process
 
-    from istar_nb.cli import main
+    from istar_nb.app.cli import main
     return lambda *words, **variables: Process(main, [*map(str, words)], folder=tmp_path, **variables)
 
 

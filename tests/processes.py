@@ -33,7 +33,7 @@ import torch.multiprocessing as mp
 FORKED = mp.get_context("forkserver")
 FORKED.set_forkserver_preload(["pytest", "pandas", "scipy.stats", "sklearn.metrics", "tokenizers", "torch._dynamo", "torch.distributed.tensor",
                                "transformers.modeling_utils", "transformers.models.bert.modeling_bert",
-                               "istar_nb.cli", "istar_nb.training", "istar_nb.pretraining", "istar_nb.sweeps", "ready"])
+                               "istar_nb.app.cli", "istar_nb.training.training", "istar_nb.training.pretraining", "istar_nb.sweeps.sweeps", "ready"])
 ONE_AT_A_TIME = threading.Lock()    # starting a process also asks how others ended, which can be read only once
 NUMBERS = count()
 ALONE = dict(OMP_NUM_THREADS="1", ACCELERATE_USE_CPU="1", CUDA_VISIBLE_DEVICES="")
@@ -201,7 +201,7 @@ def carry_out(client):
 def serve_programs(folder):
     "Put an `istar` and a `forked-python` into a folder whose processes are forked by this one's server."
     stand_in = f"exec {shlex.quote(sys.executable)} -I -S {shlex.quote(str(Path(__file__).with_name('stand_in.py')))}"
-    for name, words in (("istar", "-c 'from istar_nb.cli import main; main()'"), ("forked-python", "")):
+    for name, words in (("istar", "-c 'from istar_nb.app.cli import main; main()'"), ("forked-python", "")):
         (folder/name).write_text(f'#!/bin/sh\n{stand_in} {words} "$@"\n', encoding="utf-8")
         (folder/name).chmod(0o755)
     server = socket.socket(socket.AF_UNIX)

@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_a
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 import istar_nb
-from istar_nb.points import has_float64
+from istar_nb.base.points import has_float64
 
 NAME, PACKAGE = "sim", str(Path(istar_nb.__file__).parent)
 active = []    # the accelerators whose blocks are open, the innermost last

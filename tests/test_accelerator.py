@@ -18,37 +18,37 @@ from toy_task import write_task
 from torch import Tensor, nn
 from transformers import PrinterCallback, Trainer, TrainingArguments, default_data_collator
 
-from istar_nb.baselines import CosReg, RelativeStrength, Uniformity, VICRegCovariance
-from istar_nb.checkpoints import load_checkpoint, save_checkpoint
-from istar_nb.covariance import Moments, covariance, participation_ratio, shrink
-from istar_nb.dimension import gride, two_nn, two_nn_with_error
-from istar_nb.encoders import load_encoder
-from istar_nb.executors import slots
-from istar_nb.integrations import IsotropyTrainerMixin
-from istar_nb.isolayer import IsoBN, IsoLayer, JointLoss, isotropy_loss
-from istar_nb.measures import (effective_rank, explained_variance, high_variance_dimensions, mean_activation,
-                               mean_cosine, outlier_dimensions, partition_score, spectrum, sv_anisotropy)
-from istar_nb.measuring import measure_model, text_batches
-from istar_nb.modes import accelerators, random_state, same_random_state, set_random_state
-from istar_nb.pretrain_runs import PretrainConfig
-from istar_nb.pretraining import pretrain
-from istar_nb.records import environment, find_record
-from istar_nb.reference import refresh_reference
-from istar_nb.regularizers import IStar, UnbiasedIStar, pooled_isoscore, pooled_unbiased
-from istar_nb.runs import RunConfig
-from istar_nb.scores import (isoscore, isoscore_eig, isoscore_from_cov, isoscore_star, isoscore_unbiased,
-                             isoscore_with_error)
-from istar_nb.session import Session
-from istar_nb.shrinkage import optimal_zeta
-from istar_nb.states import HiddenStates
-from istar_nb.streaming import IsoScoreMetric, IsotropyMetrics
-from istar_nb.sweeps import sweep
-from istar_nb.tasks import load_task
-from istar_nb.topology import EntropyRegularizer, h0_bars, persistent_entropy, select_bars
-from istar_nb.training import _launched, evaluate, launch, train, update
-from istar_nb.transforms import AllButTheTop, NormMoments, Whitening
-from istar_nb.unbiased import unbiased_traces
-from istar_nb.watching import watch
+from istar_nb.penalties.baselines import CosReg, RelativeStrength, Uniformity, VICRegCovariance
+from istar_nb.training.checkpoints import load_checkpoint, save_checkpoint
+from istar_nb.base.covariance import Moments, covariance, participation_ratio, shrink
+from istar_nb.geometry.dimension import gride, two_nn, two_nn_with_error
+from istar_nb.text.encoders import load_encoder
+from istar_nb.sweeps.executors import slots
+from istar_nb.penalties.integrations import IsotropyTrainerMixin
+from istar_nb.penalties.isolayer import IsoBN, IsoLayer, JointLoss, isotropy_loss
+from istar_nb.geometry.measures import (effective_rank, explained_variance, high_variance_dimensions, mean_activation,
+                                        mean_cosine, outlier_dimensions, partition_score, spectrum, sv_anisotropy)
+from istar_nb.report.measuring import measure_model, text_batches
+from istar_nb.base.modes import accelerators, random_state, same_random_state, set_random_state
+from istar_nb.training.pretrain_runs import PretrainConfig
+from istar_nb.training.pretraining import pretrain
+from istar_nb.training.records import environment, find_record
+from istar_nb.training.reference import refresh_reference
+from istar_nb.penalties.regularizers import IStar, UnbiasedIStar, pooled_isoscore, pooled_unbiased
+from istar_nb.training.runs import RunConfig
+from istar_nb.geometry.scores import (isoscore, isoscore_eig, isoscore_from_cov, isoscore_star, isoscore_unbiased,
+                                      isoscore_with_error)
+from istar_nb.training.session import Session
+from istar_nb.geometry.shrinkage import optimal_zeta
+from istar_nb.base.states import HiddenStates
+from istar_nb.geometry.streaming import IsoScoreMetric, IsotropyMetrics
+from istar_nb.sweeps.sweeps import sweep
+from istar_nb.text.tasks import load_task
+from istar_nb.penalties.topology import EntropyRegularizer, h0_bars, persistent_entropy, select_bars
+from istar_nb.training.training import _launched, evaluate, launch, train, update
+from istar_nb.geometry.transforms import AllButTheTop, NormMoments, Whitening
+from istar_nb.geometry.unbiased import unbiased_traces
+from istar_nb.geometry.watching import watch
 
 
 @pytest.fixture(params=[True, False], ids=["float64", "no-float64"])

@@ -1,4 +1,4 @@
-"What `61_cli` cannot host: pipes, odd files and names, places that cannot be written, other terminals, an accelerator."
+"What `02_cli` cannot host: pipes, odd files and names, places that cannot be written, other terminals, an accelerator."
 import gzip
 import json
 import os
@@ -15,13 +15,15 @@ import pytest
 import torch
 from simulated import Accelerator
 
-from istar_nb import encoders, measuring, session, sources, tasks
-from istar_nb.cli import main
-from istar_nb.encoders import load_encoder
-from istar_nb.isolayer import ClsModel, make_transform
-from istar_nb.records import RunRecord, iterate_records, save_record
-from istar_nb.runs import RunConfig
-from istar_nb.tasks import TASKS, load_task
+from istar_nb.text import encoders, tasks
+from istar_nb.report import measuring, sources
+from istar_nb.training import session
+from istar_nb.app.cli import main
+from istar_nb.text.encoders import load_encoder
+from istar_nb.penalties.isolayer import ClsModel, make_transform
+from istar_nb.training.records import RunRecord, iterate_records, save_record
+from istar_nb.training.runs import RunConfig
+from istar_nb.text.tasks import TASKS, load_task
 
 SENTENCES = [row["sentence"] for row in load_task("stdlib-docs").train[:3000]]
 
@@ -50,12 +52,12 @@ def measure(run):
 
 def start(*words, **more)->subprocess.CompletedProcess:
     "`istar` in a process of its own."
-    program = [sys.executable, "-c", "from istar_nb.cli import main; main()"]
+    program = [sys.executable, "-c", "from istar_nb.app.cli import main; main()"]
     return subprocess.run([*program, *map(str, words)], capture_output=True, timeout=600, **more)
 
 
 def test_python_can_start_the_command_as_a_module(tmp_path):
-    program = [sys.executable, "-m", "istar_nb.cli"]
+    program = [sys.executable, "-m", "istar_nb.app.cli"]
     done = subprocess.run([*program, "tasks", "--no-such-option"], capture_output=True, text=True, timeout=600)
     assert done.returncode == 2 and done.stderr == "istar: there is no option --no-such-option\n"
     words = "train --model tiny-bert --limit 40 --epochs 1 --no-progress --root".split()
@@ -298,7 +300,7 @@ def test_an_option_that_comes_twice_is_refused(words, run):
 
 def test_a_full_disk_costs_no_numbers(run, monkeypatch):
     "They are printed before they are written."
-    from istar_nb import isotropy
+    from istar_nb.report import isotropy
     def full(*_): raise OSError(28, "No space left on device")
     monkeypatch.setattr(isotropy, "write_file", full)
     np.save("x.npy", np.random.default_rng(0).normal(size=(60, 8)))
@@ -340,7 +342,7 @@ def test_the_home_folder_has_its_short_name_everywhere(run, tmp_path, monkeypatc
 @pytest.mark.parametrize("command", ["measure", "runs", "train", "sweep"])
 def test_only_what_resumes_promises_to(command, monkeypatch, capsys):
     def stopped(words): raise KeyboardInterrupt
-    monkeypatch.setattr("istar_nb.cli._carry_out", stopped)
+    monkeypatch.setattr("istar_nb.app.cli._carry_out", stopped)
     with pytest.raises(SystemExit) as end: main([command])
     said = capsys.readouterr().err
     assert end.value.code == 130 and "stopped" in said
@@ -453,7 +455,7 @@ def test_a_report_survives_any_terminal(settings, tmp_path):
 
 
 def test_a_reader_that_stops_early_is_no_mistake(tmp_path):
-    command = f"{sys.executable} -c 'from istar_nb.cli import main; main()' tasks | true"
+    command = f"{sys.executable} -c 'from istar_nb.app.cli import main; main()' tasks | true"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, encoding="utf-8",
                           cwd=tmp_path, timeout=600)
     assert "Broken pipe" not in done.stderr and "Traceback" not in done.stderr
@@ -500,7 +502,7 @@ def test_a_sweep_outlives_its_reader(end, tmp_path):
     "Every run is carried out and recorded, although nobody reads what the sweep says."
     (tmp_path/"grid.yaml").write_text("base: {model: tiny-bert, limit: 64, epochs: 1}\nseeds: [0, 1]\n"
                                       "runs: [{method: none}, {method: istar, lam: 1}]\n", encoding="utf-8")
-    program = f"{sys.executable} -c 'from istar_nb.cli import main; main()'"
+    program = f"{sys.executable} -c 'from istar_nb.app.cli import main; main()'"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", f"{program} sweep grid.yaml --no-progress {end}"],
                           capture_output=True, encoding="utf-8", cwd=tmp_path, timeout=600)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr

@@ -3,16 +3,16 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from istar_nb.controls import OwnMeans
-from istar_nb.covariance import Moments, covariance
-from istar_nb.engine import LayerMoments
-from istar_nb.states import HiddenStates
-from istar_nb.regularizers import IStar, UnbiasedIStar, batch_zeta, pooled_isoscore
-from istar_nb.records import find_record
-from istar_nb.runs import RunConfig
-from istar_nb.scores import isoscore_unbiased, reference_of
-from istar_nb.shrinkage import optimal_zeta
-from istar_nb.training import train
+from istar_nb.penalties.controls import OwnMeans
+from istar_nb.base.covariance import Moments, covariance
+from istar_nb.training.engine import LayerMoments
+from istar_nb.base.states import HiddenStates
+from istar_nb.penalties.regularizers import IStar, UnbiasedIStar, batch_zeta, pooled_isoscore
+from istar_nb.training.records import find_record
+from istar_nb.training.runs import RunConfig
+from istar_nb.geometry.scores import isoscore_unbiased, reference_of
+from istar_nb.geometry.shrinkage import optimal_zeta
+from istar_nb.training.training import train
 from processes import on_two
 
 rows, dims = 50, 24
@@ -178,7 +178,7 @@ def run_training(rank, config, root):
 
 def test_two_processes_train_like_one(tmp_path):
     "The same configuration without dropout: every logged loss and penalty agrees to 1e-5 over 20 updates."
-    from istar_nb.encoders import load_encoder
+    from istar_nb.text.encoders import load_encoder
     torch.manual_seed(0)
     model, tokenizer = load_encoder("tiny-bert")
     model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.

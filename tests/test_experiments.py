@@ -7,12 +7,12 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 
-from istar_nb.answers import sentences
-from istar_nb.claims import every_claim, page_claims, pages, plot_main
-from istar_nb.control_claims import sentence_comparisons
-from istar_nb.evidence import opened
-from istar_nb.findings import paragraphs
-from istar_nb.verdicts import claim_cells, claims_table
+from istar_nb.study.answers import sentences
+from istar_nb.study.claims import every_claim, page_claims, pages, plot_main
+from istar_nb.study.control_claims import sentence_comparisons
+from istar_nb.study.evidence import opened
+from istar_nb.study.findings import paragraphs
+from istar_nb.study.verdicts import claim_cells, claims_table
 
 root = Path(__file__).resolve().parents[1]
 folder = root/"nbs"/"experiments"

@@ -9,12 +9,12 @@ import pytest
 import torch
 from browser import browser_page, needs_chromium
 
-from istar_nb import explore as ex
-from istar_nb import run_explorer as rex
-from istar_nb import sliders
-from istar_nb.measures import outlier_dimensions, spectrum
-from istar_nb.scores import isoscore, isoscore_with_error
-from istar_nb.topology import select_bars
+from istar_nb.report import explore as ex
+from istar_nb.report import run_explorer as rex
+from istar_nb.report import sliders
+from istar_nb.geometry.measures import outlier_dimensions, spectrum
+from istar_nb.geometry.scores import isoscore, isoscore_with_error
+from istar_nb.penalties.topology import select_bars
 
 root = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(root/"tools"))

@@ -4,8 +4,8 @@ import torch
 import transformers
 
 from istar_nb import measure
-from istar_nb.encoders import tiny_tokenizer
-from istar_nb.states import layer_count
+from istar_nb.text.encoders import tiny_tokenizer
+from istar_nb.base.states import layer_count
 
 TEXTS = ["a file", "read a line of it", "the network", "a pool of threads", "parse text", "a number"]
 

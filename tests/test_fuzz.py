@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 from scipy.sparse.csgraph import minimum_spanning_tree
 
-from istar_nb.states import HiddenStates, token_mask
-from istar_nb.scores import isoscore, isoscore_eig, isoscore_star, isoscore_unbiased
-from istar_nb.measures import effective_rank, mean_cosine, sv_anisotropy
-from istar_nb.baselines import CosReg
-from istar_nb.regularizers import IStar, UnbiasedIStar, pooled_isoscore
-from istar_nb.grids import grid, load_records
-from istar_nb.records import RunRecord, record_path
-from istar_nb.runs import RunConfig
-from istar_nb.topology import h0_bars, persistent_entropy, select_bars
+from istar_nb.base.states import HiddenStates, token_mask
+from istar_nb.geometry.scores import isoscore, isoscore_eig, isoscore_star, isoscore_unbiased
+from istar_nb.geometry.measures import effective_rank, mean_cosine, sv_anisotropy
+from istar_nb.penalties.baselines import CosReg
+from istar_nb.penalties.regularizers import IStar, UnbiasedIStar, pooled_isoscore
+from istar_nb.sweeps.grids import grid, load_records
+from istar_nb.training.records import RunRecord, record_path
+from istar_nb.training.runs import RunConfig
+from istar_nb.penalties.topology import h0_bars, persistent_entropy, select_bars
 
 named = (ValueError, TypeError)
 cases = Counter()

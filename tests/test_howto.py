@@ -65,8 +65,7 @@ def put_before(module, line, text):
 
 def istar(folder, words):
     "What `istar` of the package in a folder prints."
-    run = subprocess.run([sys.executable, "-c", "import sys; from istar_nb.cli import main; sys.exit(main())", *words],
-                         cwd=folder,
+    run = subprocess.run([sys.executable, "-m", "istar_nb.app.cli", *words], cwd=folder,
                          env=os.environ | dict(PYTHONPATH=str(folder)), capture_output=True, encoding="utf-8")
     assert not run.returncode, run.stdout + run.stderr
     return run.stdout
@@ -93,10 +92,10 @@ def test_a_task_is_a_row(tmp_path):
 
 def test_a_measure_is_a_function_a_value_and_a_name(tmp_path):
     package, (_, function, value, name) = copied(tmp_path), printed()
-    with (package/"measures.py").open("a", encoding="utf-8") as file: file.write(f"\n\n{function}")
-    put_before(package/"sums.py", "from .measures import", "from .measures import stable_rank_of")
-    put_before(package/"sums.py", "                  sv_anisotropy_raw=", value)
-    put_before(package/"figures.py", '    "two_nn": ', name)
+    with (package/"geometry"/"measures.py").open("a", encoding="utf-8") as file: file.write(f"\n\n{function}")
+    put_before(package/"geometry"/"sums.py", "from .measures import", "from .measures import stable_rank_of")
+    put_before(package/"geometry"/"sums.py", "                  sv_anisotropy_raw=", value)
+    put_before(package/"report"/"figures.py", '    "two_nn": ', name)
     istar(tmp_path, "measure --model tiny-bert --task stdlib-docs --limit 100 --out report --no-progress".split())
     values = json.loads((tmp_path/"report"/"isotropy.json").read_text(encoding="utf-8"))["measures"]["tiny-bert"]["2"]
     assert abs(values["stable_rank"]*values["sv_anisotropy_centred"] - 1) < 1e-5 and values["stable_rank_se"] > 0
@@ -113,9 +112,9 @@ def method():
 def test_a_method_is_a_class_a_factory_and_a_row(tmp_path):
     "As the page prints them, put into a copy of the package."
     page, package, (defined, factory, row) = ROOT/"nbs"/"howto"/"5_method.ipynb", copied(tmp_path), method()
-    put_before(package/"methods.py", "METHODS = {", f"{factory}\n")
-    put_before(package/"methods.py", '    "none": Method(', row)
-    with (package/"regularizers.py").open("a", encoding="utf-8") as file: file.write(f"\n\n{defined}\n")
+    put_before(package/"training"/"methods.py", "METHODS = {", f"{factory}\n")
+    put_before(package/"training"/"methods.py", '    "none": Method(', row)
+    with (package/"penalties"/"regularizers.py").open("a", encoding="utf-8") as file: file.write(f"\n\n{defined}\n")
 
     command = next(re.findall(r"istar (train .*--method variance.*)", cell)
                    for cell in cells(page, "markdown") if "--method variance" in cell)[0]
@@ -148,21 +147,22 @@ def extended(tmp_path_factory):
     for part in ("nbs", "istar_nb", "tests"): shutil.copytree(ROOT/part, folder/part, ignore=left)
     for part in ("conftest.py", "pytest.ini", "settings.ini"): shutil.copy(ROOT/part, folder)
     for stem, line, text in [
-            ("10_regularizers", None, defined), ("21_methods", "METHODS = {", f"{factory}\n"),
-            ("21_methods", '    "none": Method(', row), ("20_tasks", '    Task("stdlib-docs"', task),
-            ("03_measures", None, function),
-            ("04_sums", "from istar_nb.measures import", "from istar_nb.measures import stable_rank_of"),
-            ("04_sums", "                  sv_anisotropy_raw=", value), ("31_figures", '    "two_nn": ', name)]:
-        put_into(folder/"nbs"/f"{stem}.ipynb", line, text)
+            ("00_regularizers", None, defined), ("01_methods", "METHODS = {", f"{factory}\n"),
+            ("01_methods", '    "none": Method(', row), ("03_tasks", '    Task("stdlib-docs"', task),
+            ("04_measures", None, function),
+            ("05_sums", *(f"from istar_nb.geometry.measures import{name}" for name in ("", " stable_rank_of"))),
+            ("05_sums", "                  sv_anisotropy_raw=", value), ("01_figures", '    "two_nn": ', name)]:
+        put_into(next((folder/"nbs").rglob(f"{stem}.ipynb")), line, text)
     program = "from nbdev.doclinks import nbdev_export; nbdev_export()"
     subprocess.run([sys.executable, "-c", program], cwd=folder, check=True,
                    env=os.environ | dict(PYTHONPATH=str(folder)))
     return folder
 
 
-@pytest.mark.parametrize("test", ["nbs/04_sums.ipynb", "nbs/20_tasks.ipynb", "nbs/21_methods.ipynb",
-                                  "nbs/22_runs.ipynb", "nbs/31_figures.ipynb", "nbs/33_reports.ipynb",
-                                  "tests/test_tasks.py::test_every_task_states_itself"])
+@pytest.mark.parametrize("test", [
+    "nbs/geometry/05_sums.ipynb", "nbs/text/03_tasks.ipynb", "nbs/training/01_methods.ipynb",
+    "nbs/training/02_runs.ipynb", "nbs/report/01_figures.ipynb", "nbs/report/04_reports.ipynb",
+    "tests/test_tasks.py::test_every_task_states_itself"])
 def test_additions_break_no_notebook_that_lists_what_there_is(extended, test):
     run = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test], cwd=extended,
                          env=os.environ | dict(PYTHONPATH=str(extended)), capture_output=True, encoding="utf-8")

@@ -9,13 +9,13 @@ import torch
 from scipy.sparse import csr_matrix
 
 import istar_nb
-from istar_nb.dimension import gride, two_nn
-from istar_nb.isolayer import isotropy_loss
-from istar_nb.scores import isoscore, isoscore_unbiased
-from istar_nb.measures import (effective_rank, explained_variance, high_variance_dimensions, mean_activation,
-                               mean_cosine, outlier_dimensions, partition_score, sv_anisotropy)
-from istar_nb.topology import h0_bars, persistent_entropy, select_bars
-from istar_nb.transforms import AllButTheTop, NormMoments, Whitening
+from istar_nb.geometry.dimension import gride, two_nn
+from istar_nb.penalties.isolayer import isotropy_loss
+from istar_nb.geometry.scores import isoscore, isoscore_unbiased
+from istar_nb.geometry.measures import (effective_rank, explained_variance, high_variance_dimensions, mean_activation,
+                                        mean_cosine, outlier_dimensions, partition_score, sv_anisotropy)
+from istar_nb.penalties.topology import h0_bars, persistent_entropy, select_bars
+from istar_nb.geometry.transforms import AllButTheTop, NormMoments, Whitening
 
 MEASURES = dict(
     isoscore=isoscore, unbiased=isoscore_unbiased, isotropy_loss=isotropy_loss, mean_cosine=mean_cosine,

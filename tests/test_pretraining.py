@@ -6,15 +6,15 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from istar_nb import pretraining
-from istar_nb.corpus import gather_texts, generator_of, mask_tokens
-from istar_nb.encoders import load_encoder
-from istar_nb.isolayer import ClsModel
-from istar_nb.pretrain_runs import PretrainConfig, PretrainRecord, load_pretrained
-from istar_nb.pretraining import pretrain
-from istar_nb.records import find_record
-from istar_nb.runs import RunConfig
-from istar_nb.tasks import load_task
+from istar_nb.training import pretraining
+from istar_nb.text.corpus import gather_texts, generator_of, mask_tokens
+from istar_nb.text.encoders import load_encoder
+from istar_nb.penalties.isolayer import ClsModel
+from istar_nb.training.pretrain_runs import PretrainConfig, PretrainRecord, load_pretrained
+from istar_nb.training.pretraining import pretrain
+from istar_nb.training.records import find_record
+from istar_nb.training.runs import RunConfig
+from istar_nb.text.tasks import load_task
 from processes import Process, wait_for_update
 
 config = PretrainConfig(texts="stdlib-docs", hold_out=0.05, vocabulary=600, length=32, depth=1, width=32, heads=2,

@@ -12,17 +12,21 @@ import pytest
 from nbdev.export import nb_export
 
 root = Path(__file__).resolve().parents[1]
-# that one is the package itself
-numbered = sorted(path for path in (root/"nbs").glob("[0-9]*.ipynb") if path.stem != "61_api")
-notebooks = {re.sub(r"^\d+_", "", path.stem): path for path in numbered}
-modules = sorted(p for p in (root/"istar_nb").glob("*.py") if not p.stem.startswith("_"))
+# a folder may import what is in it at a smaller number, and the folders before it
+FOLDERS = ("base", "geometry", "penalties", "text", "training", "sweeps", "report", "app", "study")
+numbered = sorted(path for folder in FOLDERS for path in (root/"nbs"/folder).glob("[0-9]*.ipynb"))
+notebooks = {f"{path.parent.name}.{re.sub(r'^[0-9]+_', '', path.stem)}": path for path in numbered}
+modules = {".".join(p.relative_to(root/"istar_nb").with_suffix("").parts): p
+           for p in sorted((root/"istar_nb").rglob("*.py")) if not p.stem.startswith("_")}
 
 
 def imports(path):
     "Top-level packages and istar_nb modules that a file imports anywhere."
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import): yield from (alias.name for alias in node.names)
-        if isinstance(node, ast.ImportFrom): yield ("istar_nb." if node.level else "") + (node.module or "")
+        if isinstance(node, ast.ImportFrom) and node.level:
+            yield ".".join(["istar_nb", *path.relative_to(root/"istar_nb").parts[:-node.level], node.module or ""])
+        elif isinstance(node, ast.ImportFrom): yield node.module
 
 
 def definitions(path):
@@ -33,26 +37,38 @@ def definitions(path):
 
 
 def test_every_module_comes_from_a_notebook(tmp_path):
-    assert {p.stem for p in modules} == set(notebooks)
+    assert set(modules) == set(notebooks) and len({path.stem for path in modules.values()}) == len(modules)
     for name, notebook in notebooks.items():
         nb_export(notebook, tmp_path)
-        assert (definitions(tmp_path/f"{name}.py")
-                == definitions(root/"istar_nb"/f"{name}.py")), f"run `make notebooks ONLY={notebook.stem}`"
+        made = tmp_path/f"{name.replace('.', '/')}.py"
+        assert definitions(made) == definitions(modules[name]), f"run `make notebooks ONLY={notebook.stem}`"
 
 
 def test_every_notebook_is_in_the_readme():
     named = set(re.findall(r"`(\d\d_\w+)`", (root/"README.md").read_text(encoding="utf-8")))
-    assert named == {path.stem for path in (root/"nbs").glob("[0-9]*.ipynb")}, "nbs/index.ipynb has the table"
+    assert named == {path.stem for path in numbered}, "nbs/index.ipynb has the table"
 
 
-@pytest.mark.parametrize("path", modules, ids=lambda p: p.stem)
-def test_imports_point_downward_and_never_to_the_tools(path):
-    number = {name: int(notebook.stem[:2]) for name, notebook in notebooks.items()}
-    for name in imports(path):
-        package, _, module = name.partition(".")
-        assert package not in ("nbdev", "fastcore", "execnb"), f"{path.stem} imports {name}"
-        if package == "istar_nb" and module:
-            assert number[module.split(".")[0]] < number[path.stem], f"{path.stem} imports {name}"
+@pytest.mark.parametrize("module", modules)
+def test_imports_point_downward_and_never_to_the_tools(module):
+    floor = {name: (FOLDERS.index(path.parent.name), int(path.stem[:2])) for name, path in notebooks.items()}
+    for name in imports(modules[module]):
+        package, _, other = name.partition(".")
+        assert package not in ("nbdev", "fastcore", "execnb"), f"{module} imports {name}"
+        if package != "istar_nb" or not other: continue
+        below = (FOLDERS.index(other), 99) if other in FOLDERS else floor[other]
+        assert below < floor[module], f"{module} imports {name}"
+
+
+def test_a_folder_has_at_most_twelve_rooms():
+    assert max(sum(path.parent.name == folder for path in numbered) for folder in FOLDERS) <= 12
+
+
+def test_the_study_is_not_installed():
+    "It reads records and pages that only a checkout has, and nothing that is installed imports it."
+    for module, path in modules.items():
+        used = [name for name in imports(path) if name.startswith("istar_nb.study")]
+        assert module.startswith("study.") or not used, module
 
 
 def test_isoscore_imports_torch_and_nothing_heavier():
@@ -63,7 +79,7 @@ def test_isoscore_imports_torch_and_nothing_heavier():
 
 
 def test_help_needs_neither_torch_nor_transformers():
-    code = ("import sys\ntry:\n import istar_nb.cli as c; c.main(['--help'])\n"
+    code = ("import sys\ntry:\n import istar_nb.app.cli as c; c.main(['--help'])\n"
             "except SystemExit: print('LOADED', [m for m in ('torch', 'transformers') if m in sys.modules])")
     assert "LOADED []" in subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8",
                                          check=True).stdout
@@ -81,7 +97,7 @@ def declared():
 distributions = functools.cache(packages_distributions)   # it reads every package's list of files
 
 
-@pytest.mark.parametrize("path", modules, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", modules.values(), ids=lambda p: p.stem)
 def test_every_import_is_declared(path):
     known, packages = (distributions(), {name.partition(".")[0] for name in imports(path)}
                        - set(sys.stdlib_module_names) - {"istar_nb"})

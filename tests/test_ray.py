@@ -15,9 +15,9 @@ for name in ("gcs_server_port_wait_time_s", "worker_register_timeout_seconds"):
 ray = pytest.importorskip("ray")
 from ray.cluster_utils import Cluster
 
-from istar_nb.records import iterate_records
-from istar_nb.grids import grid
-from istar_nb.sweeps import sweep
+from istar_nb.training.records import iterate_records
+from istar_nb.sweeps.grids import grid
+from istar_nb.sweeps.sweeps import sweep
 from toy_task import write_model, write_task
 
 runs = int(os.environ.get("ISTAR_RAY_RUNS", 12))

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from istar_nb.encoders import load_encoder
-from istar_nb.scores import isoscore_from_cov
-from istar_nb.features import Collator, encode
-from istar_nb.tasks import TASKS, load_task
+from istar_nb.text.encoders import load_encoder
+from istar_nb.geometry.scores import isoscore_from_cov
+from istar_nb.text.features import Collator, encode
+from istar_nb.text.tasks import TASKS, load_task
 
 README = Path(__file__).parents[1]/"README.md"
 

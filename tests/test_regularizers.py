@@ -6,17 +6,17 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from istar_nb.baselines import CosReg, RelativeStrength, Uniformity, VICRegCovariance
-from istar_nb.covariance import covariance
-from istar_nb.dimension import two_nn
-from istar_nb.encoders import hidden_states, load_encoder
-from istar_nb.precision import check_precision, format_of, product_format, products_in
-from istar_nb.regularizers import IStar, UnbiasedIStar, batch_zeta
-from istar_nb.scores import isoscore, isoscore_star, isoscore_unbiased, reference_of
-from istar_nb.shrinkage import optimal_zeta
-from istar_nb.states import HiddenStates
-from istar_nb.testing import Work, factors
-from istar_nb.topology import EntropyRegularizer, h0_bars
+from istar_nb.penalties.baselines import CosReg, RelativeStrength, Uniformity, VICRegCovariance
+from istar_nb.base.covariance import covariance
+from istar_nb.geometry.dimension import two_nn
+from istar_nb.text.encoders import hidden_states, load_encoder
+from istar_nb.base.precision import check_precision, format_of, product_format, products_in
+from istar_nb.penalties.regularizers import IStar, UnbiasedIStar, batch_zeta
+from istar_nb.geometry.scores import isoscore, isoscore_star, isoscore_unbiased, reference_of
+from istar_nb.geometry.shrinkage import optimal_zeta
+from istar_nb.base.states import HiddenStates
+from istar_nb.base.testing import Work, factors
+from istar_nb.penalties.topology import EntropyRegularizer, h0_bars
 from simulated import Accelerator
 from processes import on_two
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import istar_nb.training as training
-from istar_nb.records import find_record, iterate_records
-from istar_nb.runs import RunConfig
-from istar_nb.training import train
+import istar_nb.training.training as training
+from istar_nb.training.records import find_record, iterate_records
+from istar_nb.training.runs import RunConfig
+from istar_nb.training.training import train
 from processes import ALONE, on_two, places_of_two, wait_for_update
 from toy_task import write_model, write_task
 

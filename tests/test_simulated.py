@@ -86,7 +86,7 @@ def test_does_not_count_what_does_not_wait(sim, name):
 
 
 def test_names_the_line_of_the_package(sim):
-    from istar_nb.points import magnitude
+    from istar_nb.base.points import magnitude
     magnitude(torch.eye(3, device=NAME))
     assert all(wait.place.startswith("points.py:") for wait in sim.waits)
 

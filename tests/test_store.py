@@ -6,12 +6,12 @@ from uuid import uuid4
 
 import pytest
 
-from istar_nb.figures import comparison_figure
-from istar_nb.files import open_root
-from istar_nb.grids import load_records
-from istar_nb.records import RunRecord, find_record, iterate_records, save_record
-from istar_nb.run_explorer import compact_runs, run_controls, run_points
-from istar_nb.runs import RunConfig, schema
+from istar_nb.report.figures import comparison_figure
+from istar_nb.base.files import open_root
+from istar_nb.sweeps.grids import load_records
+from istar_nb.training.records import RunRecord, find_record, iterate_records, save_record
+from istar_nb.report.run_explorer import compact_runs, run_controls, run_points
+from istar_nb.training.runs import RunConfig, schema
 from processes import FORKED, Process
 
 writers, own, shared = 8, 15, 10
@@ -87,7 +87,7 @@ def test_eight_writers_on_s3(bucket): assert written_by_eight(bucket) > 0
 
 
 def test_a_sweep_on_s3(bucket, tmp_path):
-    from istar_nb.sweeps import sweep
+    from istar_nb.sweeps.sweeps import sweep
     spec = dict(base=dict(model="tiny-bert", epochs=1, limit=64, batch_size=16, max_length=16), seeds=[0],
                 runs=[dict(method="none"), dict(method="istar", lam=1, reference_points=500)])
     assert load_records(bucket).empty and find_record(bucket, "0"*16) is None

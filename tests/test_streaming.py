@@ -11,17 +11,17 @@ from torch.testing import assert_close
 from torchmetrics import MetricCollection
 from torchmetrics.wrappers import Running
 
-from istar_nb.covariance import covariance, participation_ratio
-from istar_nb.encoders import load_encoder
-from istar_nb.measures import (effective_rank, explained_variance, mean_activation, mean_cosine, outlier_dimensions,
-                               sv_anisotropy)
-from istar_nb.measuring import measure_embeddings, text_batches
-from istar_nb.sources import text_source
-from istar_nb.scores import isoscore, isoscore_with_error
-from istar_nb.streaming import IsoScoreMetric, IsotropyMetrics, deal
-from istar_nb.sums import add_sums_, group_error, merged, sums_of
-from istar_nb.tasks import load_task
-from istar_nb.watching import repeated_blocks, watch
+from istar_nb.base.covariance import covariance, participation_ratio
+from istar_nb.text.encoders import load_encoder
+from istar_nb.geometry.measures import (effective_rank, explained_variance, mean_activation, mean_cosine,
+                                        outlier_dimensions, sv_anisotropy)
+from istar_nb.report.measuring import measure_embeddings, text_batches
+from istar_nb.report.sources import text_source
+from istar_nb.geometry.scores import isoscore, isoscore_with_error
+from istar_nb.geometry.streaming import IsoScoreMetric, IsotropyMetrics, deal
+from istar_nb.geometry.sums import add_sums_, group_error, merged, sums_of
+from istar_nb.text.tasks import load_task
+from istar_nb.geometry.watching import repeated_blocks, watch
 from simulated import Accelerator
 from processes import Process, on_two
 

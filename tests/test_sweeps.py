@@ -13,12 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from istar_nb import executors, training
-from istar_nb.pretrain_runs import PretrainConfig
-from istar_nb.grids import grid, plan
-from istar_nb.records import find_record, iterate_records
-from istar_nb.selection import load_selections, select, selection_table
-from istar_nb.sweeps import sweep
+from istar_nb.sweeps import executors
+from istar_nb.training import training
+from istar_nb.training.pretrain_runs import PretrainConfig
+from istar_nb.sweeps.grids import grid, plan
+from istar_nb.training.records import find_record, iterate_records
+from istar_nb.sweeps.selection import load_selections, select, selection_table
+from istar_nb.sweeps.sweeps import sweep
 from processes import Process, held_workers, wait_for
 from toy_task import write_model, write_task
 
@@ -90,7 +91,7 @@ def test_what_is_refused_is_reported_and_not_recorded(tmp_path, executor, capsys
 @pytest.mark.parametrize("progress", [True, False])
 def test_the_command_says_why_runs_failed(tmp_path, capsys, monkeypatch, progress):
     "Refused runs leave no record, so nothing else could say it."
-    from istar_nb.cli import main
+    from istar_nb.app.cli import main
     monkeypatch.chdir(tmp_path)
     spec = dict(base=base, runs=[dict(model=["nowhere", "nowhere else"]), dict(lr=1e30, method="istar", lam=1)])
     (tmp_path/"grid.yaml").write_text(json.dumps(spec), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What `20_tasks` cannot host: real data sets, the hub's reader on a local folder, other Python versions, a tokenizer.
+"""What `03_tasks` cannot host: real data sets, the hub's reader on a local folder, other Python versions, a tokenizer.
 
 The real files are read when ISTAR_DATA names their folder; without it those tests are skipped and say so.
 """
@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from istar_nb.features import Collator, encode
-from istar_nb.stdlib_docs import TOPICS, stdlib_docs, stdlib_sentences
-from istar_nb.task_scores import span_answers, task_metrics
-from istar_nb.tasks import TASKS, content_hash, load_task
+from istar_nb.text.features import Collator, encode
+from istar_nb.text.stdlib_docs import TOPICS, stdlib_docs, stdlib_sentences
+from istar_nb.text.task_scores import span_answers, task_metrics
+from istar_nb.text.tasks import TASKS, content_hash, load_task
 
 DATA = os.environ.get("ISTAR_DATA")
 real_data = pytest.mark.skipif(not DATA, reason="ISTAR_DATA is not set: the real data sets are not at hand")

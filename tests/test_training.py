@@ -6,12 +6,12 @@ import pandas as pd
 import pytest
 import torch
 
-import istar_nb.session as session
-from istar_nb.encoders import forward_with_states, load_encoder
-from istar_nb.runs import RunConfig
-from istar_nb.session import Session
-from istar_nb.task_scores import one_answer
-from istar_nb.training import add_gradients, evaluate, train
+import istar_nb.training.session as session
+from istar_nb.text.encoders import forward_with_states, load_encoder
+from istar_nb.training.runs import RunConfig
+from istar_nb.training.session import Session
+from istar_nb.text.task_scores import one_answer
+from istar_nb.training.training import add_gradients, evaluate, train
 from toy_task import write_still_model
 from processes import on_two
 
@@ -50,7 +50,7 @@ def few_validation_rows(monkeypatch):
 
 @pytest.mark.parametrize("precision, emulated, said", [("bf16", True, 1), ("bf16", False, 0), ("fp32", True, 0)])
 def test_bf16_says_where_it_is_slow(precision, emulated, said, tmp_path, monkeypatch):
-    monkeypatch.setattr("istar_nb.engine.emulates_bf16", lambda device: emulated)
+    monkeypatch.setattr("istar_nb.training.engine.emulates_bf16", lambda device: emulated)
     tiny = RunConfig(model="tiny-bert", limit=40, batch_size=20, epochs=1, max_length=16, precision=precision)
     with warnings.catch_warnings(record=True, action="always") as heard: train(tiny, tmp_path, progress=False)
     assert [str(w.message) for w in heard].count("this processor has no instructions for bfloat16: `precision` 'bf16' "

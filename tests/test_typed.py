@@ -13,11 +13,11 @@ import pandas as pd
 import pytest
 import torch
 
-from istar_nb import cli
-from istar_nb.arguments import _sections, options_of
-from istar_nb.cli import commands, main
-from istar_nb.grids import load_records
-from istar_nb.tasks import load_task
+from istar_nb.app import cli
+from istar_nb.app.arguments import _sections, options_of
+from istar_nb.app.cli import commands, main
+from istar_nb.sweeps.grids import load_records
+from istar_nb.text.tasks import load_task
 
 root = Path(__file__).resolve().parents[1]
 SENTENCES = [row["sentence"] for row in load_task("stdlib-docs").train[:40]]
@@ -54,7 +54,7 @@ def values(folder="isotropy"):
 
 def start(*words, **more):
     "`istar` in a process of its own."
-    program = [sys.executable, "-c", "from istar_nb.cli import main; main()"]
+    program = [sys.executable, "-c", "from istar_nb.app.cli import main; main()"]
     return subprocess.Popen([*program, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)
 
 
@@ -134,7 +134,7 @@ def test_a_mistake_is_answered_with_one_line(words, parts, run, monkeypatch):
                                    "sweep missing.yaml", "pretrain missing.yaml", "demo --train missing.csv --text a "
                                    "--label b"])
 def test_a_missing_file_is_named_before_anything_heavy_is_imported(words, tmp_path):
-    code = ("import sys\nfrom istar_nb.cli import main\ntry: main(sys.argv[1:])\n"
+    code = ("import sys\nfrom istar_nb.app.cli import main\ntry: main(sys.argv[1:])\n"
             "except SystemExit as e: print(e.code, [m for m in ('torch', 'pandas') if m in sys.modules])")
     done = subprocess.run([sys.executable, "-c", code, *words.split()], capture_output=True, encoding="utf-8",
                           cwd=tmp_path, timeout=300)
@@ -300,7 +300,7 @@ def test_a_log_says_at_once_that_work_has_begun(words, run):
 
 def test_an_interrupted_command_says_so_in_a_line(tmp_path):
     program = ("import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-               "from istar_nb.cli import main; print('ready', flush=True); main()")
+               "from istar_nb.app.cli import main; print('ready', flush=True); main()")
     process = subprocess.Popen([sys.executable, "-c", program, "measure", "-", "--model", "tiny-bert"], cwd=tmp_path,
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout.readline() == b"ready\n"

@@ -11,13 +11,13 @@ from torch import nn
 from torch.testing import assert_close
 from transformers import LongformerConfig, LongformerModel
 
-from istar_nb.encoders import load_encoder
-from istar_nb.packaged import minilm_folder
-from istar_nb.isotropy import measure
-from istar_nb.scores import isoscore
-from istar_nb.measuring import measure_model, text_batches
-from istar_nb.watching import watch
-from istar_nb.tasks import load_task
+from istar_nb.text.encoders import load_encoder
+from istar_nb.text.packaged import minilm_folder
+from istar_nb.report.isotropy import measure
+from istar_nb.geometry.scores import isoscore
+from istar_nb.report.measuring import measure_model, text_batches
+from istar_nb.geometry.watching import watch
+from istar_nb.text.tasks import load_task
 
 
 loaded = cache(load_encoder)

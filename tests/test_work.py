@@ -12,13 +12,13 @@ import torch
 from simulated import Accelerator
 from torch import Tensor
 
-from istar_nb.baselines import CosReg, Uniformity, VICRegCovariance
-from istar_nb.isolayer import isotropy_loss
-from istar_nb.regularizers import IStar, UnbiasedIStar
-from istar_nb.scores import isoscore, isoscore_star, isoscore_unbiased
-from istar_nb.states import HiddenStates
-from istar_nb.testing import Work, kept_for_backward
-from istar_nb.topology import EntropyRegularizer
+from istar_nb.penalties.baselines import CosReg, Uniformity, VICRegCovariance
+from istar_nb.penalties.isolayer import isotropy_loss
+from istar_nb.penalties.regularizers import IStar, UnbiasedIStar
+from istar_nb.geometry.scores import isoscore, isoscore_star, isoscore_unbiased
+from istar_nb.base.states import HiddenStates
+from istar_nb.base.testing import Work, kept_for_backward
+from istar_nb.penalties.topology import EntropyRegularizer
 
 
 class Batch(NamedTuple):

@@ -8,7 +8,7 @@ def write_model(folder):
     "Write a tiny model and its tokenizer, whose vocabulary takes seconds to make; returns the folder."
     import torch
 
-    from istar_nb.encoders import load_encoder
+    from istar_nb.text.encoders import load_encoder
     torch.manual_seed(0)
     for part in load_encoder("tiny-bert"): part.save_pretrained(folder)
     return folder
@@ -18,7 +18,7 @@ def write_still_model(folder):
     "Write a tiny model without dropout, and its tokenizer; returns the folder as text."
     import torch
 
-    from istar_nb.encoders import load_encoder
+    from istar_nb.text.encoders import load_encoder
     torch.manual_seed(0)
     model, tokenizer = load_encoder("tiny-bert")
     model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.

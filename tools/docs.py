@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import docs_api
 import docs_pages
 
-FOLDERS = {r"nbs/(?=\d)": "explanation/", "nbs/experiments/": "evidence/", "nbs/|docs/": "",
-           r"\w+/(?=\w+\.py)": "reference/"}
+FOLDERS = {"nbs/experiments/": "evidence/", r"nbs/(?=howto/|[^/]+$)|docs/": "", "nbs/": "explanation/",
+           r"\w+/(?=.*\.py$)": "reference/"}
 WORDS = {"train", "test", "main"}      # of ordinary prose: linked as `train()` only
 PROSE = re.compile(r"""
     ^```.*?^```[ \t]*$ | <pre.*?</pre> | ^\#[^\n]*$     # in code, outputs and headings nothing; elsewhere
@@ -61,11 +61,11 @@ class Site:
         self.root, self.folder = root, folder
         self.settings = read_config_file(root/"settings.ini", delimiters=["="])
         self.package = self.settings["lib_path"]
-        patterns = "nbs/**/*.ipynb", "docs/**/*.md", "docs/explore/index.html", "C*.md", f"{self.package}/[!_]*.py"
+        patterns = "nbs/**/*.ipynb", "docs/**/*.md", "docs/explore/index.html", "C*.md", f"{self.package}/**/[!_]*.py"
         found = [path.relative_to(root).as_posix() for pattern in patterns for path in sorted(root.glob(pattern))]
         self.places = ({f"{self.package}/__init__.py": "reference/index.md"}
                        | {file: place(file) for file in found if not re.search(r"/[._]", file)})
-        self.modules = {file: docs_api.Module(root/file) for file in found if file.endswith(".py")}
+        self.modules = {file: docs_api.Module(root/file, root/self.package) for file in found if file.endswith(".py")}
         self.names = self.find_names()
         for file in self.places: self.add(file)
         copytree(root/"docs", folder, dirs_exist_ok=True,
@@ -110,8 +110,8 @@ class Site:
         figures, copy = here.parent/"figures"/here.stem, f"notebooks/{file.removeprefix('nbs/')}"
         for i, data in enumerate(docs_pages.figures(cells), 1): write(self.folder/f"{figures}-{i}.png", data)
         write(self.folder/copy, (self.root/file).read_bytes())
-        module = next((module.name for module in self.modules.values() if module.notebook == file), "")
-        reference = f"/reference/{module}.md"
+        made, module = next(((f, m.name) for f, m in self.modules.items() if m.notebook == file), ("", ""))
+        reference = f"/{self.places.get(made)}"
         links = f"[Reference of `{self.package}.{module}`]({reference}) "*bool(module)
         links += f"[Download the notebook](/{copy}){{ download }}"
         return docs_pages.page(cells, links + "\n{ .page-links data-search-exclude }", reference, f"/{figures}")

@@ -15,11 +15,10 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 class Module:
     "A module's public definitions: (name, node) pairs, methods behind their class."
-    def __init__(self, path):
-        self.name, source = path.stem, path.read_text(encoding="utf-8")
-        self.lines, self.notebook = source.splitlines(), re.search(r"File to edit: \.\./(\S+\.ipynb)", source)[1]
-        stem = self.notebook.rpartition("/")[2].removesuffix(".ipynb")
-        self.about = f"Explained, tested and drawn in the notebook [`{stem}`](../{self.notebook})."
+    def __init__(self, path, package):    # the folder of the package
+        self.file, source = path.relative_to(package).as_posix(), path.read_text(encoding="utf-8")
+        self.name = self.file.removesuffix(".py").replace("/", ".")
+        self.lines, self.notebook = source.splitlines(), re.search(r"File to edit: (?:\.\./)+(\S+\.ipynb)", source)[1]
         tokens = tokenize.generate_tokens(io.StringIO(source).readline)
         self.comments = {t.start[0]: t.string.strip("# ") for t in tokens if t.type == tokenize.COMMENT}
         tree = ast.parse(source).body
@@ -41,6 +40,11 @@ class Module:
         if owner and not ast.get_docstring(node) and not self.said(node): return
         yield owner + node.name, node
         for inner in node.body*isinstance(node, ast.ClassDef): yield from self.definitions(inner, f"{node.name}.")
+
+    def about(self, file):
+        "Where the module is explained, for a page of the package's `file`."
+        link = f"{'../'*(file.count('/') + 1)}{self.notebook}"
+        return f"Explained, tested and drawn in the notebook [`{self.notebook.split('/')[-1][:-6]}`]({link})."
 
     def said(self, node):
         "Name -> comment, of parameters, fields and `return`."
@@ -112,7 +116,7 @@ def table(node, said, find):
 
 def page(module, package, find):
     "The reference page of a module."
-    parts = [f"# {package}.{module.name}", module.about]
+    parts = [f"# {package}.{module.name}", module.about(module.file)]
     for name, node in module.public:
         parts += [f"##{'#'*('.' in name)} `{name}` {{ #{name} }}",
                   f"```python {{ .signature }}\n{signature(name, node)}\n```",
@@ -125,8 +129,8 @@ def overview(modules, package):
     "One page that lists everything public."
     parts = ["# Reference", "Everything public, module by module."]
     for module in modules:
-        rows = [f"| [`{name}`]({module.name}.py#{name}) | {(ast.get_docstring(node) or '').partition(chr(10))[0]} |"
+        rows = [f"| [`{name}`]({module.file}#{name}) | {(ast.get_docstring(node) or '').partition(chr(10))[0]} |"
                 for name, node in module.public if "." not in name]
-        parts += [f"## {package}.{module.name} {{ #{module.name} }}", module.about,
+        parts += [f"## {package}.{module.name} {{ #{module.name} }}", module.about("__init__.py"),
                   "\n".join(["| Name | What it is |", "|---|---|", *rows])]
     return "\n\n".join(parts)

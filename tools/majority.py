@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from istar_nb.tasks import TASKS, load_task
+from istar_nb.text.tasks import TASKS, load_task
 
 
 def shares(data_dir):

@@ -1,7 +1,7 @@
 """Run notebooks and store their outputs: `python tools/notebooks.py [name ...]` (all by default).
 
 Exports first, so that each notebook imports what it and the others define now; cleans last, so that only what a
-reader needs is committed. Names are file stems, `02_scores`, or paths.
+reader needs is committed. Names are file stems, `01_scores`, or paths.
 """
 import os
 import sys

@@ -1,6 +1,6 @@
 """Test everything: each notebook, then what a notebook cannot host; end on `N passed, N failed`.
 
-`python tools/test.py` tests all; `python tools/test.py 02_scores tests/test_cli.py` only what is named. Words that
+`python tools/test.py` tests all; `python tools/test.py 01_scores tests/test_cli.py` only what is named. Words that
 begin with a dash go to pytest, which does the work: pytest.ini and conftest.py say how.
 """
 import os

@@ -1,4 +1,4 @@
-// Barcodes as istar_nb.topology computes them: minimum spanning tree, selection of bars, persistent entropy, its
+// Barcodes as istar_nb.penalties.topology computes them: minimum spanning tree, selection of bars, persistent entropy, its
 // gradient.
 explore.topology = (function () {
   const {total, uniforms, normals} = explore.maths
