@@ -25,6 +25,7 @@ from .commands import (check_file, check_place, check_positive, check_store, che
 from ..base.files import local_path, write_file
 from ..base.names import near
 from ..base.programs import collect_rarely
+from ..base.progress import waiting
 from ..training.runs import RunConfig
 from ..text.tasks import TASKS
 
@@ -229,9 +230,10 @@ def demo_command(
     """
     check_file("--train", config.train)
     out = check_place("--out", local_path(out))
-    from istar_nb.report.figures import comparison_figure, png_bytes, run_label
-    from istar_nb.report.reports import comparison_page, show_comparison
-    from istar_nb.training.training import train
+    with waiting("starting"):
+        from istar_nb.report.figures import comparison_figure, png_bytes, run_label
+        from istar_nb.report.reports import comparison_page, show_comparison
+        from istar_nb.training.training import train
     configs = [replace(config, method=method, lam=value)
                for method, value in (("none", 0.), ("istar", lam), ("istar", -lam))]
     records = []
@@ -307,10 +309,11 @@ def measure_command(
         istar measure stdlib-docs --limit 300 --compare tiny-bert
     """
     out, others = check_place("--out", local_path(what.out)), [what.compare] if what.compare else []
-    from istar_nb.report.isotropy import Isotropy
-    from istar_nb.report.measuring import measure_clouds, measure_models
-    from istar_nb.training.records import environment
-    from istar_nb.report.sources import text_source
+    with waiting("starting", what.progress):
+        from istar_nb.report.isotropy import Isotropy
+        from istar_nb.report.measuring import measure_clouds, measure_models
+        from istar_nb.report.sources import text_source
+        from istar_nb.training.records import environment
     if what.embeddings: found, source = measure_clouds([str(what.embeddings), *others]), "points of a file"
     else:
         texts, source = text_source(what.task, what.text, what.data_dir, what.hub, what.limit, bool(others),
@@ -322,7 +325,7 @@ def measure_command(
     isotropy.show()    # before anything is written: a full disk must not cost the numbers
     earlier = "" if _holds(out/"isotropy.json", isotropy) else _kept(*(out/f"isotropy.{k}" for k in ("html", "json")))
     values, page = (isotropy.save(out/f"isotropy.{kind}") for kind in ("json", "html"))
-    print(f"± one standard error; all measures are in the report\n\nreport: {page}\nvalues: {values}")
+    print(f"report: {page}\nvalues: {values}")
     if earlier: print(earlier)
 
 # %% ../../nbs/app/02_cli.ipynb #5ada4ed6

@@ -19,6 +19,7 @@ from typing import Annotated, Literal
 from ..base.files import local_folder, local_path
 from ..base.names import near
 from ..base.programs import place_of_process
+from ..base.progress import waiting
 from ..training.records import RunRecord
 from ..training.runs import RunConfig, task_of
 from ..text.tasks import TASKS
@@ -126,8 +127,9 @@ def train_command(
     if config.train is None: check_task(config.task)
     if main := place_of_process()[0] == 0: check_folders(places)
     if save_model is not None: save_model = str(check_place("--save-model", local_path(save_model)))
-    from istar_nb.report.reports import show_comparison, show_value
-    from istar_nb.training.training import launch, train
+    with waiting("starting", places.progress and main):
+        from istar_nb.report.reports import show_comparison, show_value
+        from istar_nb.training.training import launch, train
     options = asdict(places) | dict(save_model=save_model, tracker=tracker)
     if main: _say_rows([config])
     record = train(config, **options) if processes == 1 else launch(config, processes, **options)
@@ -192,7 +194,7 @@ def _say_ends(ends:list[bool], root:str)->None:
 # %% ../../nbs/app/01_commands.ipynb #c9753627
 def _sweep(grid:Path, select:float|None, selection_seeds:tuple[int,...], dry_run:bool, options:dict)->None:
     "What `istar sweep` does once its options are read."
-    from istar_nb.sweeps import grids, sweeps
+    with waiting("starting", options["progress"]): from istar_nb.sweeps import grids, sweeps
     configs = grids.grid(grid)    # once: a pipe cannot be read again
     _say_rows(configs)
     if select is None:
@@ -269,12 +271,13 @@ def pretrain_command(
         dry_run: Only show the names of the models and which of them exist.
     """
     check_file("grid", grid)
-    from istar_nb.text.encoders import pretrained_folder
-    from istar_nb.sweeps.grids import grid as configurations
-    from istar_nb.training.pretrain_runs import PretrainConfig, PretrainRecord
-    from istar_nb.training.pretraining import pretrain
-    from istar_nb.training.records import find_record
-    from istar_nb.report.reports import show_table
+    with waiting("starting", places.progress):
+        from istar_nb.text.encoders import pretrained_folder
+        from istar_nb.sweeps.grids import grid as configurations
+        from istar_nb.training.pretrain_runs import PretrainConfig, PretrainRecord
+        from istar_nb.training.pretraining import pretrain
+        from istar_nb.training.records import find_record
+        from istar_nb.report.reports import show_table
     check_folders(places)
     rows, grid = [], local_path(grid)
     for config in configurations(grid, PretrainConfig):

@@ -26,7 +26,7 @@ from ..text.encoders import Encoder, fit_tokenizer, hidden_states, load_encoder
 from ..training.engine import read_states
 from ..base.files import local_path
 from ..base.points import as_points, from_numpy
-from ..base.progress import progress_bar
+from ..base.progress import progress_bar, waiting
 from ..training.records import finite
 from ..base.states import HiddenStates, choose_layers, layer_count, layer_numbers
 from ..geometry.streaming import IsotropyMetrics, machine_memory, points_of
@@ -277,7 +277,7 @@ def measure_models(
     "Measure models on the same texts."
     from accelerate import PartialState
     models, layers = [str(m) if isinstance(m, Path) else m for m in models], layer_numbers(layers)
-    with progress_bar(None, "loading", progress, bar_format="{desc} …"):
+    with waiting("loading the model" + "s"*(len(models) > 1), progress):
         encoders = [_encoder_of(m, hub) for m in models]
     names = [m if isinstance(m, str) else _model_label(encoder.model) for m, encoder in zip(models, encoders)]
     for name, encoder in zip(names, encoders): _check_layers(name, layers, layer_count(encoder.model))
