@@ -285,7 +285,7 @@ def test_places_that_cannot_be_written_are_refused_first(words, place, run, no_w
 
 
 def test_room_for_special_tokens_and_layers_are_checked_before_measuring(run):
-    for words, message in [("--max-length 2", "max_length"), ("--layers 1 3", "tiny-bert: `layers` names layer 3"),
+    for words, message in [("--max-length 2", "--max-length must be more"), ("--layers 1 3", "tiny-bert: `layers` names layer 3"),
                            ("--compare tiny-nothing", "tiny-nothing")]:
         code, said = run("measure", "--model", "tiny-bert", "--task", "stdlib-docs", "--no-progress", *words.split())
         assert code == 2 and message in said and not Path("isotropy").exists()
@@ -481,7 +481,8 @@ def test_a_model_is_measured_on_the_accelerator(measure, monkeypatch):
     assert seen == ["cpu", "sim"]
     for layer, summary in here.items():
         for name, value in summary.items():
-            assert there[layer][name] == pytest.approx(value, rel=2e-3, abs=1e-4), (layer, name)
+            close = value if isinstance(value, str) else pytest.approx(value, rel=2e-3, abs=1e-4)
+            assert there[layer][name] == close, (layer, name)
 
 
 def test_a_saved_model_with_its_layer_is_fine_tuned_again(run):

@@ -257,7 +257,7 @@ def page(site):
 
 @needs_chromium
 def test_formulas_are_drawn_from_files(site, page):
-    page.open((site/"explanation"/"scores.html").as_uri())
+    page.open((site/"explanation"/"geometry"/"scores.html").as_uri())
     assert (page.run("document.querySelectorAll('.katex').length") > 20
             and not page.run("document.querySelectorAll('.katex-error').length"))
 
@@ -265,7 +265,7 @@ def test_formulas_are_drawn_from_files(site, page):
 @needs_chromium
 def test_links_to_the_next_page_can_be_read_in_the_dark(site, page):
     "A contrast of at least 4.5, as WCAG 2 wants it."
-    page.open((site/"explanation"/"scores.html").as_uri())
+    page.open((site/"explanation"/"geometry"/"scores.html").as_uri())
     colours = page.run("""[document.body, ...document.querySelectorAll(".md-footer__direction, .md-footer__title")].map(
       (e, i) => getComputedStyle(e)[i ? "color" : "backgroundColor"].match(/[\\d.]+/g).map(Number))""")
     back, *front = map(luminance, colours)

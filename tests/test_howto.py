@@ -77,7 +77,7 @@ def printed():
 
 
 def test_a_task_is_a_row(tmp_path):
-    put_before(copied(tmp_path)/"tasks.py", '    Task("stdlib-docs"', printed()[0])
+    put_before(copied(tmp_path)/"text"/"tasks.py", '    Task("stdlib-docs"', printed()[0])
     for split in ("train", "validation"):
         path = tmp_path/"data"/"imdb"/f"{split}.jsonl.gz"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -87,7 +87,8 @@ def in_background(words):
 
 
 def launching(config, data):
-    "`launch` from Python, such as a notebook's."
+    "`launch` from Python, such as a notebook's, which listens to SIGINT even if what runs the tests does not."
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     launch(config, root="runs", data_dir=data, checkpoint_every=2, progress=False)
 
 

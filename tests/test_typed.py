@@ -262,7 +262,8 @@ def test_the_order_of_axes_and_bytes_does_not_matter(run):
         assert run("measure", "x.npy")[0] == 0
         found.append(values()["x.npy"]["points"])
     for other in found[1:]:
-        for name, value in found[0].items(): assert other[name] == pytest.approx(value, rel=1e-5, abs=1e-7), name
+        for name, value in found[0].items():
+            assert other[name] == (value if isinstance(value, str) else pytest.approx(value, rel=1e-5, abs=1e-7)), name
 
 
 def test_a_column_holds_texts_or_lists_of_words(run):
@@ -291,10 +292,10 @@ def test_a_column_holds_texts_or_lists_of_words(run):
 
 @pytest.mark.parametrize("words", ["train stdlib-docs --epochs 2", "measure stdlib-docs"])
 def test_a_log_says_at_once_that_work_has_begun(words, run):
-    "One line, although training has several bars, because it is over within half a minute."
+    "One line, although there are several bars, because it is over within half a minute."
     code, said = run(*words.split(), "--model", "tiny-bert", "--limit", "64")
-    lines = [line for line in said.splitlines() if "it/s" in line or "texts/s" in line]
-    assert code == 0 and len(lines) == 1 and re.search(r"\b0(/|it| texts)", lines[0]), said
+    lines = [line for line in said.splitlines() if line.endswith("…") or "it/s" in line or "texts/s" in line]
+    assert code == 0 and lines == ["starting …"], said
     assert not set("\r\x1b") & set(said)
 
 

@@ -195,9 +195,10 @@ def grouped_score(
     groups:list[Moments], # of points that are independent of those of the other groups
 )->dict:                  # `isoscore_unbiased` and `isoscore_unbiased_se`, plain numbers or None
     "Unbiased IsoScore of all groups together, and its standard error, as `unbiased_of` gives them."
-    known = [m for m in groups if m.count]
-    sums = torch.zeros(len(known), *((known[0].d+2, known[0].d+1) if known else (2, 1)), dtype=torch.float64)
-    for total, m in zip(sums, known): total[0, 0], total[0, 1:], total[2:, 1:] = m.count, m.mean, m.scatter
+    if not (known := [m for m in groups if m.count]): return dict(isoscore_unbiased=None, isoscore_unbiased_se=None)
+    means, scatters = (torch.stack(each).cpu().double() for each in zip(*((m.mean, m.scatter) for m in known)))
+    sums = means.new_zeros(len(known), known[0].d+2, known[0].d+1)
+    sums[:, 0, 0], sums[:, 0, 1:], sums[:, 2:, 1:] = means.new_tensor([m.count for m in known]), means, scatters
     score, error = defined(lambda: torch.stack(unbiased_of(sums))) or (None, None)
     return dict(isoscore_unbiased=score, isoscore_unbiased_se=error)
 
