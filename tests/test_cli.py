@@ -285,7 +285,7 @@ def test_places_that_cannot_be_written_are_refused_first(words, place, run, no_w
 
 
 def test_room_for_special_tokens_and_layers_are_checked_before_measuring(run):
-    for words, message in [("--max-length 2", "--max-length"), ("--layers 1 3", "tiny-bert: `layers` names layer 3"),
+    for words, message in [("--max-length 2", "--max-length"), ("--layers 1 3", "tiny-bert: --layers names layer 3"),
                            ("--compare tiny-nothing", "tiny-nothing")]:
         code, said = run("measure", "--model", "tiny-bert", "--task", "stdlib-docs", "--no-progress", *words.split())
         assert code == 2 and message in said and not Path("isotropy").exists()
