@@ -124,6 +124,7 @@ def test_a_mistake_is_answered_with_one_line(words, parts, run, monkeypatch):
     Path("bad.yaml").write_text("laers: 3\n", encoding="utf-8")
     Path("worse.yaml").write_text("run: [{}]\nbase: {}\n", encoding="utf-8")
     code, said = run(*words.split())
+    said = said.removeprefix("starting …\n")    # where what is wrong is only seen then
     assert code == 2 and all(part in said for part in parts), said
     assert said.startswith("istar: ") and said.count("\n") == 1 and "`lam`" not in said, said
     assert not Path("isotropy").exists() and not list(Path().glob("runs/*.json"))
@@ -251,6 +252,7 @@ def test_what_holds_no_points_is_explained_in_a_line(name, parts, run):
     pd.DataFrame(dict(text=["a", "b"])).to_parquet("words.parquet")
     file = name if "." in name else f"{name}.npy"
     code, said = run("measure", "--embeddings", file)
+    said = said.removeprefix("starting …\n")
     assert code == 2 and file in said and all(part in said for part in parts) and said.count("\n") == 1, said
     assert "`" not in said.replace(f"`{file}`", "") and not Path("isotropy").exists(), said
 
