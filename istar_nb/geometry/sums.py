@@ -8,6 +8,7 @@ __all__ = ['rows_at_once', 'Place', 'add_sums_', 'norms_of', 'inverse_norms', 'a
            'without_each', 'group_error', 'one_thread', 'measures_of_each', 'values_and_errors']
 
 # %% ../../nbs/geometry/05_sums.ipynb #79861832
+import ctypes
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -153,24 +154,35 @@ def covariance_of(
     "Sample covariance; an error for fewer than two points, or if all are the same."
     count, spread = round(total[0, 0].item()), total[2:, 1:].diagonal() if spread is None else spread
     if count < 2: raise ValueError(f"measuring needs n ≥ 2 points, and {count} {'was' if count == 1 else 'were'} seen")
-    cov = total[2:, 1:]/(count-1)
-    if not cov.isfinite().all(): raise ValueError("the points seen are so large that their squares are out of range")
+    if not total[2:, 1:].diagonal().isfinite().all(): raise ValueError("the points seen are so large that their squares are out of range")
     if (spread.max()/(count-1)).sqrt() <= total[1, 1]:
         raise ValueError("the points seen have zero variance: they differ by no more than rounding")
-    return cov
+    return total[2:, 1:]/(count-1)
 
 # %% ../../nbs/geometry/05_sums.ipynb #ae3a038e
+def _lapack(
+    name:str,   # of a routine of LAPACK
+    *arguments, # arrays, and whole numbers or bytes, which are passed by reference
+)->None:
+    "Call LAPACK as SciPy has it, without holding Python's lock; an error where it reports one."
+    from scipy.linalg import cython_lapack
+    capsule, api = cython_lapack.__pyx_capi__[name], ctypes.pythonapi
+    name_of = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", api))
+    pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", api))
+    info = ctypes.c_int(0)
+    values = [a.ctypes.data_as(ctypes.c_void_p) if isinstance(a, np.ndarray)
+              else a if isinstance(a, bytes) else ctypes.byref(ctypes.c_int(a)) for a in arguments]
+    ctypes.CFUNCTYPE(None)(pointer_of(capsule, name_of(capsule)))(*values, ctypes.byref(info))
+    if info.value: raise np.linalg.LinAlgError(f"{name} of LAPACK failed with code {info.value}")
+
 def _shares(diagonal:np.ndarray, beside:np.ndarray)->Tensor: # (r,) float64, largest first, sum 1
-    "Shares of the eigenvalues of a tridiagonal matrix."
-    from scipy.linalg import get_lapack_funcs
-    solve, = get_lapack_funcs(["sterf"], dtype=np.float64)
-    values = torch.from_numpy(solve(diagonal, beside)[0]).flip(0).clamp(min=0)
+    "Shares of the eigenvalues of a tridiagonal matrix, whose entries are overwritten."
+    _lapack("dsterf", len(diagonal), diagonal, beside)
+    values = torch.from_numpy(diagonal).flip(0).clamp(min=0)
     return values/values.sum()
 
 def spectra_of(total:Tensor)->tuple[Tensor,Tensor]: # (r,) about the origin; (r,) about the mean
     "Shares of the eigenvalues of Σxxᵀ and of the scatter, largest first, from sums (r+2, r+1)."
-    from scipy.linalg import get_lapack_funcs
-    reduce, = get_lapack_funcs(["sytrd"], dtype=np.float64)
     matrix, mean = total[2:, 1:].cpu().numpy().copy(), total[0, 1:].cpu().numpy()
     if length := np.linalg.norm(mean):
         mirror = mean/length
@@ -178,11 +190,14 @@ def spectra_of(total:Tensor)->tuple[Tensor,Tensor]: # (r,) about the origin; (r,
         mirror /= np.linalg.norm(mirror)
         moved = matrix @ mirror
         moved -= mirror*(mirror @ moved)
-        for a, b in ((mirror, moved), (moved, mirror)): matrix -= 2*a[:, None]*b
-    _, diagonal, beside, *_ = reduce(matrix.T, lower=1, lwork=64*len(matrix), overwrite_a=1)
+        matrix -= np.outer(2*mirror, moved)
+        matrix -= np.outer(2*moved, mirror)
+    r = len(matrix)
+    diagonal, (beside, tau), work = np.empty(r), np.empty((2, max(r - 1, 1))), np.empty(64*r)
+    _lapack("dsytrd", b"L", r, matrix, r, diagonal, beside, tau, work, len(work))
     raw = diagonal.copy()
     raw[0] += total[0, 0].item()*length**2
-    return _shares(raw, beside), _shares(diagonal, beside)
+    return _shares(raw, beside.copy()), _shares(diagonal, beside)
 
 # %% ../../nbs/geometry/05_sums.ipynb #a939f62d
 Place = tuple[Tensor,Tensor]    # (d,) mean of every coordinate; (d,) sum of its squares about that
