@@ -154,7 +154,8 @@ def covariance_of(
     "Sample covariance; an error for fewer than two points, or if all are the same."
     count, spread = round(total[0, 0].item()), total[2:, 1:].diagonal() if spread is None else spread
     if count < 2: raise ValueError(f"measuring needs n ≥ 2 points, and {count} {'was' if count == 1 else 'were'} seen")
-    if not total[2:, 1:].diagonal().isfinite().all(): raise ValueError("the points seen are so large that their squares are out of range")
+    if not total[2:, 1:].diagonal().isfinite().all():
+        raise ValueError("the points seen are so large that their squares are out of range")
     if (spread.max()/(count-1)).sqrt() <= total[1, 1]:
         raise ValueError("the points seen have zero variance: they differ by no more than rounding")
     return total[2:, 1:]/(count-1)
