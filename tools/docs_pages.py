@@ -6,12 +6,13 @@ Directives at the top of a cell: `#| hide` hides it, `#| echo: false` its code, 
 import ast
 import html
 import re
-import struct
 from base64 import b64decode
+from io import BytesIO
 from itertools import count, groupby
 
 import nbformat
 from nbconvert.filters import strip_ansi
+from PIL import Image
 
 IMPORTS, ASSERTS = (ast.Import, ast.ImportFrom), (ast.Assert, ast.For, ast.With)
 FORMS = "image/png", "text/html", "text/markdown", "text/plain"     # the first that an output has is shown
@@ -60,6 +61,12 @@ def figures(cells):
     return [b64decode(value) for cell in cells for form, value in cell.outputs if form == "image/png"]
 
 
+def size(value):
+    "Width and height at which a figure is shown, 110 dots an inch; sharp screens need more, which are drawn."
+    image = Image.open(BytesIO(b64decode(value)))
+    return tuple(round(length*110/dots) for length, dots in zip(image.size, image.info["dpi"]))
+
+
 def fence(code, language): return f"```{language}\n{code}\n```"
 def folded(title, text):
     return f'<details class="folded" markdown="1"><summary>{title}</summary>\n\n{text}\n\n</details>'
@@ -75,7 +82,7 @@ def shown(form, value, cell, places):
         return f'<pre class="output {form}" tabindex="0" data-search-exclude>{html.escape(value, quote=False)}</pre>'
     caption = cell.said.get("fig-cap")
     under = f'<figcaption markdown="span">{caption}</figcaption>\n' if caption else ""
-    width, height = struct.unpack(">II", b64decode(value)[16:24])    # so that a page knows its room before it comes
+    width, height = size(value)    # so that a page knows its room before it comes
     picture = f"![{cell.alt}]({next(places)}){{ loading=lazy width={width} height={height} }}"
     return f'<figure class="output" markdown="span">\n{picture}\n{under}</figure>'
 
@@ -110,6 +117,7 @@ def readme(cells, figures):
         if not cell.is_code: parts.append(cell.source)
         elif cell.shows_code: parts.append(fence(cell.source, cell.language))
         for form, value in cell.outputs:
-            if form == "image/png": parts.append(f"![{cell.alt}]({figures}-{next(number)}.png)")
+            if form == "image/png":
+                parts.append(f'<img src="{figures}-{next(number)}.png" width="{size(value)[0]}" alt="{cell.alt}">')
             else: parts.append(value if form == "text/markdown" else fence(value, "text"))
     return "\n\n".join(part.strip() for part in parts) + "\n"

@@ -6,6 +6,8 @@ reader needs is committed. Names are file stems, `01_scores`, or paths.
 import os
 import sys
 import time
+from base64 import b64decode, b64encode
+from io import BytesIO
 from pathlib import Path
 
 import nbformat
@@ -14,6 +16,7 @@ from nbdev.clean import nbdev_clean
 from nbdev.config import update_version
 from nbdev.export import nb_export
 from nbdev.doclinks import nbdev_export
+from PIL import Image
 
 root = Path(__file__).resolve().parents[1]
 skip_flags = {"slow", "cuda", "net"}
@@ -48,14 +51,26 @@ def store_no_controls(cell):
             output.data = nbformat.from_dict({"text/plain": "Interactive: run this cell to use the controls."})
 
 
+def store_few_colors(cell):
+    "Keep 256 colours of a figure, which nobody can tell from all: it is drawn for sharp screens, and large."
+    for output in cell.get("outputs", []):
+        if "image/png" not in output.get("data", {}): continue
+        image, small = Image.open(BytesIO(b64decode(output.data["image/png"]))), BytesIO()
+        few = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+        few.save(small, "png", optimize=True, dpi=image.info["dpi"])
+        output.data["image/png"] = b64encode(small.getvalue()).decode() + "\n"
+
+
 def run(path):
     "Execute the notebook at `path` in place, in a fresh kernel started in its own folder."
     start, nb = time.time(), nbformat.read(path, 4)
     for cell in nb.cells:
         if cell.cell_type == "code" and not flagged(cell): cell.outputs = []
-    Client(nb, timeout=900, coalesce_streams=True, extra_arguments=["--log-level=40"],
-           resources={"metadata": {"path": str(path.parent)}}).execute()
-    for cell in nb.cells: store_no_controls(cell)
+    Client(nb, timeout=900, coalesce_streams=True, resources={"metadata": {"path": str(path.parent)}},
+           extra_arguments=["--log-level=40", "--InlineBackend.figure_formats=retina"]).execute()
+    for cell in nb.cells:
+        store_no_controls(cell)
+        if not flagged(cell): store_few_colors(cell)
     nb.metadata.pop("widgets", None)
     nb.metadata["kernelspec"] = {"display_name": "python3", "language": "python", "name": "python3"}
     nbformat.write(nb, path)
