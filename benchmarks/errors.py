@@ -1,7 +1,7 @@
 """What measuring costs beside its forward passes: reading a corpus, and the measures and errors at its end.
 
-`python benchmarks/errors.py` prints one row for each shape of model and number of texts; `--record` stores them. Weights
-are drawn, since the time does not depend on them; `--rows` chooses rows by number.
+`python benchmarks/errors.py` prints one row for each shape of model and number of texts; `--record` stores them.
+Weights are drawn, since the time does not depend on them; `--rows` chooses rows by number.
 """
 import argparse
 import os
@@ -56,5 +56,6 @@ if __name__ == "__main__":
     for shape, texts in (rows[i] for i in args.rows):
         found[f"{shape}, {texts or 'all'} texts"] = row = cost(shape, texts)
         print(f"{shape:28} {row['texts']:>5} texts {row['tokens']:>6} tokens: bare {row['bare']:.1f} s, measured "
-              f"{row['measured']:.1f} s, at the end {row['finishing']:.1f} s, {row['rate_to_bare']:.2f} of the rate", flush=True)
+              f"{row['measured']:.1f} s, at the end {row['finishing']:.1f} s, {row['rate_to_bare']:.2f} of the rate",
+              flush=True)
     if args.record: store("errors", load_before, rows=found)

@@ -62,9 +62,9 @@ def figures(cells):
 
 
 def size(value):
-    "Width and height at which a figure is shown, 110 dots an inch; sharp screens need more, which are drawn."
+    "Width and height at which a page, which has 96 dots an inch, shows a figure, which has more for sharp screens."
     image = Image.open(BytesIO(b64decode(value)))
-    return tuple(round(length*110/dots) for length, dots in zip(image.size, image.info["dpi"]))
+    return tuple(round(length*96/dots) for length, dots in zip(image.size, image.info["dpi"]))
 
 
 def fence(code, language): return f"```{language}\n{code}\n```"
