@@ -8,13 +8,11 @@ __all__ = ['paper', 'nothing', 'table1_tasks', 'table1_cells', 'table1_grids', '
            'table1_pairs', 'applied', 'istar_table1', 'two_sided', 'istar_table2']
 
 # %% ../../nbs/study/02_istar_claims.ipynb #fac1061a
-from functools import partial
-
 import numpy as np
 
-from .evidence import Evidence, claims_from, encoder_name, learned, score_unit
+from .evidence import Evidence, claims_from, encoder_name, learned
 from ..sweeps.selection import best_of
-from .verdicts import Claim, Estimate, differences, nan, own, paired_estimate, pairs_of
+from .verdicts import Claim, Estimate, nan, own, paired_estimate, pairs_of
 
 # %% ../../nbs/study/02_istar_claims.ipynb #efefb464
 paper = "I-STAR"
@@ -185,11 +183,11 @@ def istar_table2(evidence:Evidence)->list[Claim]:
     chosen, runs = two_sided(evidence), istar_runs(evidence, *table1_grids, *seed_grids)
     below = sum(down.held_out > up.held_out for down, up in chosen.values())
     reason = f"several seeds for each choice; with one, λ < 0 was ahead on {below} of {len(chosen)} tasks"
-    claim = partial(Claim, page="istar_table2", kind="score", method="istar", claimed="up")
-    claims = [claim(topic="choice", paper=paper, where="Table 2", unit="score", found=nothing, reason=reason)]
-    for (encoder, task), (down, up) in chosen.items():
-        part = runs[(runs.encoder == encoder) & (runs.task == task) & runs.lam.isin([down.lam, up.lam])]
-        pairs = pairs_of(part.assign(side=np.sign(part.lam)), dict(side=1.), treatment=("side",))
-        claims.append(claim(topic="signs", paper=own, where="I-STAR, Table 2", unit=score_unit(task), encoder=encoder,
-                            task=task, lam=(down.lam, up.lam), found=paired_estimate(differences(pairs))))
+    usual = dict(page="istar_table2", kind="score", method="istar", claimed="up")
+    claims = [Claim(topic="choice", paper=paper, where="Table 2", unit="score", found=nothing, reason=reason, **usual)]
+    for (encoder, task), both in chosen.items():
+        lams = tuple(candidate.lam for candidate in both)
+        part = runs[(runs.encoder == encoder) & (runs.task == task) & runs.lam.isin(lams)]
+        claims += claims_from(part.assign(sign=np.sign(part.lam)), dict(sign=1.), ("encoder", "task"), ("sign",),
+                              topic="signs", paper=own, where="I-STAR, Table 2", lam=lams, **usual)
     return claims
