@@ -7,12 +7,13 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 
+import istar_nb.study.claims
 from istar_nb.study.answers import sentences
-from istar_nb.study.claims import every_claim, page_claims, pages, plot_main
-from istar_nb.study.control_claims import sentence_comparisons
+from istar_nb.study.claims import (claim_cells, claims_table, every_claim, main_claims, one, page_claims, pages,
+                                   plot_main, statement, statements)
+from istar_nb.study.control_claims import comparison_name, sentence_comparisons
 from istar_nb.study.evidence import opened
-from istar_nb.study.findings import paragraphs
-from istar_nb.study.verdicts import claim_cells, claims_table
+from istar_nb.study.findings import sections
 
 root = Path(__file__).resolve().parents[1]
 folder = root/"nbs"/"experiments"
@@ -36,14 +37,15 @@ def texts(name):
 def test_a_page_shows_its_claims(page, claims):
     stored, here = texts(page), [c for c in claims if c.page == page]
     assert here
-    for c in here: assert claims_table([c]).splitlines()[-1] in stored, f"run the notebook {page} again: {c.name}"
+    for c in here: assert claims_table([c]).splitlines()[-1] in stored, f"run the notebook {page} again: {statement(c)}"
 
 
 def test_the_findings_show_every_claim_and_the_sentences(claims):
     stored = texts("findings")
     for c in claims:
-        assert claims_table([c], linked=True).splitlines()[-1] in stored, f"run the notebook findings again: {c.name}"
-    for text in [*sentences(claims), *paragraphs(claims)]: assert text in stored, "run the notebook findings again"
+        row = claims_table([c], linked=True).splitlines()[-1]
+        assert row in stored, f"run the notebook findings again: {statement(c)}"
+    for text in [*sentences(claims), *sections(claims)]: assert text in stored, "run the notebook findings again"
 
 
 def test_the_readme_repeats_the_sentences(claims):
@@ -101,7 +103,7 @@ def test_every_page_can_be_computed_from_a_store_of_ones_own(kept, tmp_path):
     for run in whole.ids(kept) if kept else ():
         if (path := whole.root/"runs"/f"{run}.json").exists(): shutil.copy(path, own/"runs")
     found = every_claim(own)
-    said = [*sentences(found), *paragraphs(found), *(c.text for c in found), *(c.ours for c in found)]
+    said = [*sentences(found), *sections(found), *map(statement, found), *(c.ours for c in found)]
     assert not [text for text in said if "nan" in text.split() or "+nan" in text or "None" in text]
     assert any(c.word == "not run" for c in found)
     plt.close(plot_main(found))
@@ -139,12 +141,12 @@ ALTERED = {    # sentence -> which runs, and what is added to their scores or th
 @pytest.mark.parametrize("number", ALTERED)
 def test_a_sentence_changes_when_its_records_do(number, claims, tmp_path):
     found = altered(tmp_path, *ALTERED[number])
-    for said in (sentences, paragraphs): assert said(found)[number] != said(claims)[number]
+    for said in (sentences, sections): assert said(found)[number] != said(claims)[number]
 
 
 def test_what_is_said_of_padding_changes_with_its_records(claims, tmp_path):
     found = altered(tmp_path, lambda c: is_istar(c, -0.3) and c["tokens"] == "all", -0.2)
-    before, after = paragraphs(claims), paragraphs(found)
+    before, after = sections(claims), sections(found)
     assert after[1] != before[1] and after[3:] == before[3:]
 
 
@@ -153,10 +155,38 @@ def test_intervals_over_sentences_are_those_of_the_records_at_hand():
     # which differs in the sixth digit: answers are stored rounded
     evidence = opened()
     stored, here = (json.loads((root/"results"/"crossed.json").read_text(encoding="utf-8")),
-                    sentence_comparisons(evidence))
+                    {comparison_name(*key): pair for key, pair in sentence_comparisons(evidence).items()})
     assert stored.keys() == here.keys(), "run tools/crossed.py again"
     for name, (runs, baselines) in here.items():
         kept, mean = stored[name], (runs.score - baselines.score).mean()
         assert (kept["seeds"] == len(runs)
                 and kept["mean"] == pytest.approx(mean, abs=1e-5)), f"run tools/crossed.py again: {name}"
         assert kept["low"] <= kept["mean"] <= kept["high"]    # equal where both collapse in every seed
+
+
+def test_no_two_claims_are_the_same_and_words_carry_no_facts(claims, monkeypatch):
+    "Where every template says the same, each claim is still found, and the answers that quote none stay as they are."
+    assert len(set(claims)) == len(claims) == len(set(map(statement, claims)))
+    before, rows = sentences(claims), main_claims(claims)
+    monkeypatch.setattr(istar_nb.study.claims, "statements", dict.fromkeys(statements, "a claim"))
+    assert statement(rows[0]).startswith("a claim, MiniLM") and main_claims(claims) == rows
+    assert sentences(claims)[1:] == before[1:] and sentences(claims)[0] != before[0]
+    figure = plot_main(claims)
+    assert "I-STAR, λ = −0.01, MiniLM" in figure.axes[1].get_yticklabels()[0].get_text()
+    plt.close(figure)
+
+
+def test_the_runs_that_a_claim_counts_are_those_behind_it(claims):
+    counted = [c for c in claims if c.collapsed is not None]
+    assert len(counted) > 100 and any(c.all_collapsed for c in counted)
+    for c in counted:
+        dead, runs = c.collapsed
+        assert 0 <= dead <= runs and (c.reason or c.found.seeds <= runs), statement(c)
+
+
+def test_two_claims_with_the_same_fields_are_an_error(monkeypatch):
+    twice = istar_nb.study.claims.istar_figure8
+    monkeypatch.setattr(istar_nb.study.claims, "pages", (twice, twice))
+    with pytest.raises(ValueError, match="no two claims may have the same fields, and these have: .*single layer"):
+        istar_nb.study.claims._claims_of.__wrapped__(opened())
+    with pytest.raises(ValueError, match="`fields` must fit one claim, and .* fits 0"): one([], topic="gain")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from istar_nb.study.control_claims import dose_run_grids, padding_run_grids, sentence_comparisons
+from istar_nb.study.control_claims import comparison_name, dose_run_grids, padding_run_grids, sentence_comparisons
 from istar_nb.study.evidence import answers_of, opened
 from istar_nb.report.statistics import crossed_interval
 from istar_nb.text.tasks import TASKS, load_task
@@ -29,7 +29,8 @@ def compute(data):
     evidence, found, labels = opened(), {}, {}
     grids = *padding_run_grids, "early", *dose_run_grids, "start", "masked"
     answers = {record.id: answers_of(record) for record in evidence.records(*grids)}
-    for name, frames in sentence_comparisons(evidence).items():
+    for key, frames in sentence_comparisons(evidence).items():
+        name = comparison_name(*key)
         task = frames[0].task.iloc[0]
         metric = accuracy if TASKS[task].metric == "accuracy" else correlation
         if task not in labels: labels[task] = np.array([r["label"] for r in load_task(task, data_dir=data).validation])

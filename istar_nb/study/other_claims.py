@@ -5,14 +5,16 @@
 # %% auto #0
 __all__ = ['shrink', 'shrink_kinds', 'shrink_components', 'shrink_bars', 'shrink_table3_cells', 'isolayer',
            'isolayer_table2_cells', 'isolayer_table3_cells', 'isolayer_grids', 'stage_one', 'with_layer', 'control',
-           'shrink_paper', 'bars_of', 'shrink_runs', 'shrink_pairs', 'shrink_table2', 'shrink_table3', 'shrink_figure1',
-           'shrink_figure2', 'isolayer_paper2', 'isolayer_paper3', 'isolayer_ends', 'isolayer_table2',
-           'isolayer_table3', 'isolayer_figure2']
+           'plain', 'bn', 'isolayer_quantities', 'shrink_paper', 'bars_of', 'shrink_runs', 'shrink_pairs',
+           'shrink_table2', 'shrink_table3', 'shrink_figure1', 'shrink_figure2', 'isolayer_paper2', 'isolayer_paper3',
+           'isolayer_ends', 'isolayer_table2', 'isolayer_table3', 'isolayer_figure2']
 
 # %% ../../nbs/study/04_other_claims.ipynb #952abf64
+from functools import partial
+
 import numpy as np
 
-from .evidence import Evidence, opened
+from .evidence import Evidence
 from ..sweeps.grids import with_columns
 from .istar_claims import nothing
 from .verdicts import Claim, differences, own, paired_estimate, pairs_of
@@ -81,9 +83,7 @@ def _shrink_run(
 _shrink_columns = ("bars", "seed", "task", "model", "status", "data_sha256", "score", "learnt", "last_epoch",
                    "late_rise", "mean_cosine")
 
-def shrink_runs(
-    evidence:Evidence,  # the records
-):                      # pandas DataFrame, one row for each run of the grid
+def shrink_runs(evidence:Evidence): # pandas DataFrame, one row for each run of the grid
     "The runs of the paper's comparison."
     import pandas as pd
     runs = pd.DataFrame([_shrink_run(record) for record in evidence.records("shrink")])
@@ -99,84 +99,62 @@ def shrink_pairs(
     return pairs_of(runs, dict(bars=baseline), treatment=("bars",), value=value)
 
 # %% ../../nbs/study/04_other_claims.ipynb #aaf94232
-def _shrink_claim(
-    where:str,         # table or figure of the paper
-    text:str,          # the claim, without encoder and task
-    unit:str,          # of the effect, such as "Matthews"
-    values:list,       # differences, one for each seed
-    claimed:str|None,  # "up", "down" or None, as in `Claim`
-    whose:str=shrink,  # the paper that makes the claim, or `own`
-    **printed,         # `effect` and `source` of the paper's own effect
-)->Claim:
-    "A claim about CoLA with MiniLM."
-    kind = "score" if unit == "Matthews" else "geometry"
-    page = f"shrink_{where.split(', ')[-1].lower().replace(' ', '')}"
-    return Claim(f"Shrink, {where}, {text}", whose, where, page, f"{text}, MiniLM, CoLA", kind, unit,
-                 paired_estimate(list(values)), claimed, **printed)
+_shrink = partial(Claim, paper=shrink, kind="geometry", method="entropy", encoder="MiniLM", task="cola")
+_shrink_score = partial(_shrink, kind="score", unit="Matthews")
 
 # %% ../../nbs/study/04_other_claims.ipynb #af3d6b2d
-def shrink_table2(
-    root=None,  # folder of the records, or `Evidence`; None for the checkout's own
-)->list[Claim]:
+def shrink_table2(evidence:Evidence)->list[Claim]:
     "Table 2: scores with selected bars, with all bars, and without a penalty."
-    runs = shrink_runs(opened(root))
-    plain, every = shrink_pairs(runs, "score"), shrink_pairs(runs, "score", "selected bars")
-    return [_shrink_claim("Table 2", "selected bars score higher than no penalty", "Matthews",
-                          differences(plain, bars="selected bars"), "up"),
-            _shrink_claim("Table 2", "all bars score lower than selected bars", "Matthews",
-                          differences(every, bars="all bars"), "down"),
-            _shrink_claim("Table 2", "all bars score the same as no penalty", "Matthews",
-                          differences(plain, bars="all bars"), None, effect=0., source="on par")]
+    runs = shrink_runs(evidence)
+    def claim(bars, other, claimed, **printed):
+        found = paired_estimate(differences(shrink_pairs(runs, "score", other), bars=bars))
+        return _shrink_score(topic="bars", where="Table 2", page="shrink_table2", variant=bars, against=other,
+                             claimed=claimed, found=found, **printed)
+    return [claim("selected bars", "no penalty", "up"), claim("all bars", "selected bars", "down"),
+            claim("all bars", "no penalty", None, effect=0., source="on par")]
 
 # %% ../../nbs/study/04_other_claims.ipynb #a5f7d2d0
-def shrink_table3(
-    root=None,  # folder of the records, or `Evidence`; None for the checkout's own
-)->list[Claim]:
+def shrink_table3(evidence:Evidence)->list[Claim]:
     "Table 3: the first component of [CLS] under the penalty, and how the mean cosine changes."
-    runs, claims = shrink_runs(opened(root)), []
+    runs, claims = shrink_runs(evidence), []
+    def claim(value, bars, other, **fields):
+        found = paired_estimate(differences(shrink_pairs(runs, value, other), bars=bars))
+        claims.append(_shrink(page="shrink_table3", variant=bars, against=other, found=found, **fields))
     for kind in shrink_kinds:
         for bars, other in (("selected bars", "no penalty"), ("all bars", "no penalty"), ("selected bars", "all bars")):
-            values = differences(shrink_pairs(runs, f"{kind} 1", other), bars=bars)
-            printed = dict(effect=_shrink_gap(f"{kind} 1", bars, other), source="mean of two models")
-            text = f"the first {kind} component is lower with {bars} than with {other}"
-            claims.append(_shrink_claim("Table 3", text, "share", values, "down", **printed))
+            claim(f"{kind} 1", bars, other, topic="component", where="Table 3", unit="share", quantity=kind,
+                  claimed="down", effect=_shrink_gap(f"{kind} 1", bars, other), source="mean of two models")
     for bars in shrink_bars[1:]:
-        values = differences(shrink_pairs(runs, "mean_cosine"), bars=bars)
-        text = f"change in the last layer's mean cosine with {bars}"
-        claims.append(_shrink_claim("Shrink the longest, Table 3", text, "mean cosine", values, None, own))
+        claim("mean_cosine", bars, "no penalty", topic="mean cosine", paper=own, where="Shrink the longest, Table 3",
+              unit="mean cosine", quantity="mean cosine")
     return claims
 
 # %% ../../nbs/study/04_other_claims.ipynb #3e7836f9
-def shrink_figure1(
-    root=None,  # folder of the records, or `Evidence`; None for the checkout's own
-)->list[Claim]:
+def shrink_figure1(evidence:Evidence)->list[Claim]:
     "Figure 1: whether the first share of [CLS] rises during training, and whether it rises less under the penalty."
-    runs, claims = shrink_runs(opened(root)), []
+    runs, claims = shrink_runs(evidence), []
     for kind in shrink_kinds:
-        plain = runs[runs.bars == "no penalty"][f"{kind} share"]
-        text = f"the first {kind} share rises without a penalty"
-        claims.append(_shrink_claim("Figure 1", text, "share", plain, "up"))
-        for bars in shrink_bars[1:]:
-            values = differences(shrink_pairs(runs, f"{kind} share"), bars=bars)
-            text = f"the first {kind} share rises less with {bars}"
-            claims.append(_shrink_claim("Shrink the longest, Figure 1", text, "share", values, "down", own))
+        claim, plain = partial(_shrink, page="shrink_figure1", unit="share", quantity=kind), runs.bars == "no penalty"
+        claims.append(claim(topic="share", where="Figure 1", method="none", claimed="up",
+                            found=paired_estimate(runs[plain][f"{kind} share"].tolist())))
+        pairs = shrink_pairs(runs, f"{kind} share")
+        claims += [claim(topic="share with bars", paper=own, where="Shrink the longest, Figure 1", variant=bars,
+                         claimed="down", found=paired_estimate(differences(pairs, bars=bars)))
+                   for bars in shrink_bars[1:]]
     return claims
 
 # %% ../../nbs/study/04_other_claims.ipynb #26e36bc1
-def shrink_figure2(
-    root=None,  # folder of the records, or `Evidence`; None for the checkout's own
-)->list[Claim]:
+def shrink_figure2(evidence:Evidence)->list[Claim]:
     "Figure 2: the score over the course of training."
-    runs = shrink_runs(opened(root))
+    runs = shrink_runs(evidence)
     rise = differences(shrink_pairs(runs, "late_rise"), bars="all bars")
     learnt = differences(shrink_pairs(runs, "learnt"), bars="selected bars")
-    beyond = "Shrink the longest, Figure 2"
-    return [_shrink_claim("Figure 2", "the score with all bars does not fall late in training", "Matthews",
-                          runs[runs.bars == "all bars"].late_rise, "up"),
-            _shrink_claim(beyond, "late in training the score rises as much with all bars as with no penalty",
-                          "Matthews", rise, None, own, effect=0.),
-            _shrink_claim(beyond, "selected bars score higher than no penalty past the first 30 %", "Matthews", learnt,
-                          "up", own)]
+    claim = partial(_shrink_score, page="shrink_figure2")
+    beyond = partial(claim, paper=own, where="Shrink the longest, Figure 2")
+    return [claim(topic="late", where="Figure 2", variant="all bars", claimed="up",
+                  found=paired_estimate(runs[runs.bars == "all bars"].late_rise.tolist())),
+            beyond(topic="late rise", variant="all bars", effect=0., found=paired_estimate(rise)),
+            beyond(topic="after the start", variant="selected bars", claimed="up", found=paired_estimate(learnt))]
 
 # %% ../../nbs/study/04_other_claims.ipynb #96092ddd
 isolayer = "IsoLayer"
@@ -231,6 +209,12 @@ def _isolayer_gain(
 # %% ../../nbs/study/04_other_claims.ipynb #658ccf41
 isolayer_grids = ("cola", "isolayer-control")
 stage_one, with_layer, control = "stage one", "layer, joint loss", "layer, task loss alone"
+plain, bn = "plain, linear head", "IsoBN"
+isolayer_quantities = dict(score=("score", "score", "Matthews"),
+                           cls_isoscore=("IsoScore of [CLS]", "geometry", "IsoScore"),
+                           mean_ev=("the mean of EV1 to EV3", "geometry", "share"), EV1=("EV1", "geometry", "share"),
+                           all_ev=("EV_k (centred, mean over k = 1 to 20)", "geometry", "share"),
+                           cls_anisotropy_raw=("EV1 (raw)", "geometry", "share"))
 
 def isolayer_ends(
     evidence:Evidence,  # the records
@@ -253,77 +237,57 @@ def isolayer_ends(
 
 # %% ../../nbs/study/04_other_claims.ipynb #03146237
 def _isolayer_claim(
-    ends,                   # pandas DataFrame from `isolayer_ends`
-    where:str,              # table or figure of the paper
-    text:str,               # the claim, without encoder and task
-    stages:tuple,           # a stage and the one it is compared with
-    value:str="score",      # column whose differences are taken
-    claimed:str|None="up",  # "up", "down" or None, as in `Claim`
-    whose:str=isolayer,     # the paper that makes the claim, or `own`
-    **printed,              # `effect` and `source` of the paper's own effect
+    ends,                    # pandas DataFrame from `isolayer_ends`
+    number:str,              # of the table or figure, such as "Table 2"
+    stage:str,               # one of the stages of `isolayer_ends`
+    base:str,                # the stage that it is compared with
+    value:str="score",       # column whose differences are taken, a key of `isolayer_quantities`
+    **fields,                # of the claim, where they are not the usual ones
 )->Claim:
-    "A claim about CoLA with MiniLM."
-    kinds = {"score": ("score", "Matthews"), "cls_isoscore": ("geometry", "IsoScore")}
-    kind, unit = kinds.get(value, ("geometry", "share"))
-    pairs = pairs_of(ends[ends.stage.isin(stages)], dict(stage=stages[1]), treatment=("stage",), value=value)
-    page = f"isolayer_{where.split(', ')[-1].lower().replace(' ', '')}"
-    return Claim(f"IsoLayer, {where}, {text}", whose, where, page, f"{text}, MiniLM, CoLA", kind, unit,
-                 paired_estimate(differences(pairs)), claimed, **printed)
+    "A comparison of two stages on CoLA with MiniLM."
+    quantity, kind, unit = isolayer_quantities[value]
+    pairs = pairs_of(ends[ends.stage.isin([stage, base])], dict(stage=base), treatment=("stage",), value=value)
+    usual = dict(topic="stages" + ", geometry"*(kind == "geometry"), paper=isolayer, where=number, claimed="up",
+                 method="isolayer")
+    return Claim(page=f"isolayer_{number.lower().replace(' ', '')}", kind=kind, unit=unit, quantity=quantity,
+                 variant=stage, against=base, encoder="MiniLM", task="cola", found=paired_estimate(differences(pairs)),
+                 **(usual | fields))
 
 # %% ../../nbs/study/04_other_claims.ipynb #f97820f4
-def isolayer_table2(
-    root=None,  # folder of the records, or `Evidence`; None for the checkout's own
-)->list[Claim]:
+def isolayer_table2(evidence:Evidence)->list[Claim]:
     "Table 2: score and IsoScore with the layer, against stage one, plain runs and the control."
-    ends = isolayer_ends(opened(root))
+    claim = partial(_isolayer_claim, isolayer_ends(evidence), "Table 2")
     gain, rise = (dict(effect=_isolayer_gain(q), source="mean of two models") for q in ("score", "IsoScore"))
-    rows = [("the layer scores above its own stage one", stage_one, "score", gain),
-            ("the layer scores above a plain run on all rows, linear head", "plain, linear head", "score", gain),
-            ("the layer raises IsoScore of [CLS] above that of stage one", stage_one, "cls_isoscore", rise)]
-    added = [("the layer scores above a plain run on all rows, own head", with_layer, "plain, own head", "score"),
-             ("the layer trained on the task loss alone scores above stage one", control, stage_one, "score"),
-             ("the joint loss scores above the task loss alone, same layer", with_layer, control, "score"),
-             ("the joint loss leaves [CLS] with a higher IsoScore than the task loss alone", with_layer, control,
-              "cls_isoscore")]
-    return [*(_isolayer_claim(ends, "Table 2", text, (with_layer, base), value, **printed)
-              for text, base, value, printed in rows),
-            Claim("IsoLayer, Table 2, others", isolayer, "Table 2", "isolayer_table2",
-                  "the layer raises score and IsoScore on RTE and MRPC", "score", "accuracy", nothing, "up",
+    beyond = dict(paper=own, where="IsoLayer, Table 2")
+    return [claim(with_layer, stage_one, **gain), claim(with_layer, plain, **gain),
+            claim(with_layer, stage_one, "cls_isoscore", **rise),
+            Claim(topic="other tasks", paper=isolayer, where="Table 2", page="isolayer_table2", kind="score",
+                  unit="accuracy", method="isolayer", task=("rte", "mrpc"), claimed="up", found=nothing,
                   reason="runs on RTE and MRPC"),
-            *(_isolayer_claim(ends, "IsoLayer, Table 2", text, (stage, base), value, whose=own)
-              for text, stage, base, value in added)]
+            claim(with_layer, "plain, own head", **beyond), claim(control, stage_one, **beyond),
+            claim(with_layer, control, **beyond), claim(with_layer, control, "cls_isoscore", **beyond)]
 
 # %% ../../nbs/study/04_other_claims.ipynb #33028689
-def isolayer_table3(
-    root=None,  # folder of the records, or `Evidence`; None for the checkout's own
-)->list[Claim]:
+def isolayer_table3(evidence:Evidence)->list[Claim]:
     "Table 3: IsoLayer beside IsoBN."
-    ends, cola = isolayer_ends(opened(root)), isolayer_paper3().loc["cola"]
+    claim, cola = partial(_isolayer_claim, isolayer_ends(evidence), "Table 3"), isolayer_paper3().loc["cola"]
     after, bert = cola.xs("with", level=1), cola.loc["BERT-base", "with"]
     gain = after["IsoLayer", "score"] - after["IsoBN", "score"]
     ev = sum(bert["IsoLayer", f"EV{k}"] - bert["IsoBN", f"EV{k}"] for k in (1, 2, 3))/3
-    bn = (after - cola.xs("without", level=1))["IsoBN"].mean()
-    here, beyond, plain = "Table 3", "IsoBN, in IsoLayer, Table 3", ("IsoBN", "plain, linear head")
-    return [_isolayer_claim(ends, here, "IsoLayer scores the same as IsoBN", (with_layer, "IsoBN"),
-                            effect=float(gain.mean())/100, source="mean of two models, said to be on par"),
-            _isolayer_claim(ends, here, "mean of EV1 to EV3 is lower with IsoLayer than with IsoBN",
-                            (with_layer, "IsoBN"), "mean_ev", "down", effect=float(ev), source="BERT"),
-            Claim("IsoLayer, Table 3, RoBERTa", isolayer, here, "isolayer_table3",
-                  "EV is lower with IsoBN than with IsoLayer for RoBERTa", "geometry", "share", nothing, "down",
-                  reason="runs with RoBERTa-large"),
-            _isolayer_claim(ends, beyond, "IsoBN scores above a plain run", plain, whose=own,
-                            effect=float(bn.score)/100, source="mean of two models"),
-            _isolayer_claim(ends, beyond, "IsoBN has a lower EV1 than a plain run", plain, "EV1", "down", own,
-                            effect=float(bn.EV1), source="mean of two models")]
+    without = (after - cola.xs("without", level=1))["IsoBN"].mean()
+    beyond = dict(paper=own, where="IsoBN, in IsoLayer, Table 3", method="isobn", source="mean of two models")
+    return [claim(with_layer, bn, claimed=None, effect=float(gain.mean())/100,
+                  source="mean of two models, said to be on par"),
+            claim(with_layer, bn, "mean_ev", claimed="down", effect=float(ev), source="BERT"),
+            Claim(topic="other model", paper=isolayer, where="Table 3", page="isolayer_table3", kind="geometry",
+                  unit="share", quantity="EV", method="isobn", against="IsoLayer", encoder="RoBERTa",
+                  claimed="down", found=nothing, reason="runs with RoBERTa-large"),
+            claim(bn, plain, effect=float(without.score)/100, **beyond),
+            claim(bn, plain, "EV1", claimed="down", effect=float(without.EV1), **beyond)]
 
 # %% ../../nbs/study/04_other_claims.ipynb #43a4b85b
-def isolayer_figure2(
-    root=None,  # folder of the records, or `Evidence`; None for the checkout's own
-)->list[Claim]:
+def isolayer_figure2(evidence:Evidence)->list[Claim]:
     "Figure 2: the variance that the first directions explain."
-    ends = isolayer_ends(opened(root))
-    stages = (with_layer, stage_one)
-    return [_isolayer_claim(ends, "Figure 2", "the layer lowers EV_k, centred, mean over k = 1 to 20", stages, "all_ev",
-                            "down"),
-            _isolayer_claim(ends, "IsoLayer, Figure 2", "the layer lowers EV1, raw", stages, "cls_anisotropy_raw",
-                            "down", own)]
+    claim = partial(_isolayer_claim, isolayer_ends(evidence), "Figure 2", with_layer, stage_one)
+    return [claim("all_ev", claimed="down"),
+            claim("cls_anisotropy_raw", claimed="down", paper=own, where="IsoLayer, Figure 2")]

@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['least_pairs', 'nan', 'words', 'Kind', 'own', 'Estimate', 'paired_estimate', 'sampled_estimate',
-           'correlation_estimate', 'decide', 'seeds_needed', 'number', 'Claim', 'correct', 'probability', 'claim_cells',
-           'claims_table', 'plot_estimates', 'pairs_of', 'differences', 'comparison_table', 'best_elsewhere',
-           'conditions', 'rows_of', 'listed', 'strength_color']
+           'correlation_estimate', 'decide', 'seeds_needed', 'number', 'Claim', 'what_it_takes', 'correct',
+           'probability', 'claims_frame', 'plot_estimates', 'pairs_of', 'differences', 'comparison_table',
+           'best_elsewhere', 'conditions', 'rows_of', 'listed', 'strength_color']
 
 # %% ../../nbs/study/00_verdicts.ipynb #450e6e02
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -142,23 +142,42 @@ Kind = Literal["score", "geometry", "estimator"]
 own = "beyond the papers"
 
 # %% ../../nbs/study/00_verdicts.ipynb #8f7bace5
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Claim:
     "A claim of a paper, or a question of our own, and what the records say about it."
-    name: str                  # short and unique
-    paper: str                 # such as "I-STAR"; `own` where no paper claims it
-    where: str                 # such as "Table 1"
-    page: str                  # name of its notebook
-    text: str                  # the claim in a few words, with what was measured
-    kind: Kind                 # what it is about
-    unit: str                  # unit of the effect, such as "accuracy"
-    found: Estimate            # what the records measure
-    claimed: str|None = None   # "up" or "down"; None for a measurement
-    effect: float|None = None  # the paper's own effect, in the same unit; None where it prints none
-    source: str = ""           # what the paper's effect is taken from, such as "mean of 27 cells"
-    reason: str = ""           # what a test would require, without a full stop; "" where it can be tested
-    push: float = nan          # how hard a placebo pushes on average, in units of the push of its penalty
-    adjusted: float = nan      # p-value corrected within the family, see `correct`
+    topic: str                        # what is claimed, a key of `statements`
+    paper: str                        # such as "I-STAR"; `own` where no paper claims it
+    where: str                        # such as "Table 1"
+    page: str                         # name of its notebook
+    kind: Kind                        # what it is about
+    unit: str                         # unit of the effect, such as "accuracy"
+    claimed: str|None = None          # "up" or "down"; None for a measurement
+    quantity: str = "score"           # what is measured, such as "IsoScore"
+    method: str = ""                  # a key of `METHODS`, or "placebo"; "" where several or none are compared
+    variant: str = ""                 # of the method, such as "selected bars"
+    against: str = ""                 # what it is compared with, such as "CosReg"; "" for no penalty
+    lam: float|tuple|None = None      # its strength λ, or several
+    side: str = ""                    # such as "λ < 0", where the claim is about one side of λ
+    encoder: str = ""                 # such as "MiniLM"
+    task: str|tuple = ()              # key of `TASKS`, or several
+    condition: str = ""               # which of these runs, such as "without collapsed runs"
+    target: float|None = None         # IsoScore that a run is pulled to, or starts from
+    zeta: float|None = None           # shrinkage ζ
+    size: int|None = None             # number of points in a sample
+    found: Estimate = field(compare=False)                        # what the records measure
+    collapsed: tuple[int,int]|None = field(default=None, compare=False) # how many of how many runs; None if not counted
+    effect: float|None = field(default=None, compare=False)       # the paper's own effect; None where it prints none
+    source: str = field(default="", compare=False)                # of that effect, such as "mean of 27 cells"
+    level: float|None = field(default=None, compare=False)        # the value that ours is compared with
+    reason: str = field(default="", compare=False)                # what a test would need; "" where it can be tested
+    push: float = field(default=nan, compare=False)               # of a placebo, in units of its penalty's
+    adjusted: float = field(default=nan, compare=False)           # p-value corrected within the family, see `correct`
+
+    @property
+    def lams(self)->tuple: return self.lam if isinstance(self.lam, tuple) else () if self.lam is None else (self.lam,)
+
+    @property
+    def tasks(self)->tuple: return self.task if isinstance(self.task, tuple) else (self.task,)
 
     @property
     def family(self)->str: return f"{self.kind}, {own if self.paper == own else 'claims of the papers'}"
@@ -170,33 +189,29 @@ class Claim:
     def survives(self)->bool: return self.adjusted < 0.05
 
     @property
+    def all_collapsed(self)->bool: return self.collapsed is not None and 0 < self.collapsed[1] == self.collapsed[0]
+
+    @property
     def ours(self)->str:
         e = self.found
         if math.isnan(e.effect): return ""
-        within = f" [{number(e.low)}, {number(e.high)}]" if e.low == e.low else ""
-        return number(e.effect) + within
-
-# %% ../../nbs/study/00_verdicts.ipynb #1a277c42
-def _seeds_or_size(
-    claim:Claim, # one with at least three pairs that differ
-)->str:
-    "How many seeds would detect the paper's effect or, where it prints none, which effect these seeds would detect."
-    found = claim.found
-    if claim.effect is None:
-        size = detectable_effect(found.sd, found.seeds)
-        return f"an effect of at least {math.tanh(size) if found.ranks else size:.2g}"
-    seeds = seeds_needed(math.atanh(claim.effect) if found.ranks else claim.effect, found.sd)
-    return f"{seeds} {found.unit}" if seeds else "more than 10,000 seeds"
+        return number(e.effect) + (f" [{number(e.low)}, {number(e.high)}]" if e.low == e.low else "")
 
 # %% ../../nbs/study/00_verdicts.ipynb #1ae7cfd3
-def _what_it_takes(
+def what_it_takes(
     claim:Claim, # of any kind
 )->str:          # "" for a claim that is decided
-    "What it would take to decide a claim."
+    "What it would take to decide a claim: seeds for the paper's effect or, where it prints none, a larger effect."
     if claim.reason: return claim.reason
     if claim.word not in ("too wide", "undecided"): return "three seeds" if claim.word == "not run" else ""
     if claim.effect == 0: return "no number of seeds can show that an effect is zero"
-    return "seeds that differ" if claim.found.sd == 0 else _seeds_or_size(claim)
+    found, on_z = claim.found, claim.found.ranks    # correlations are tested on Fisher's scale
+    if found.sd == 0: return "seeds that differ"
+    if claim.effect is None:
+        size = detectable_effect(found.sd, found.seeds)
+        return f"an effect of at least {math.tanh(size) if on_z else size:.2g}"
+    seeds = seeds_needed(math.atanh(claim.effect) if on_z else claim.effect, found.sd)
+    return f"{seeds} {found.unit}" if seeds else "more than 10,000 seeds"
 
 # %% ../../nbs/study/00_verdicts.ipynb #155a54c0
 def correct(
@@ -218,29 +233,14 @@ def probability(
     "A p-value as it appears in the tables."
     return "" if math.isnan(p) else "< 0.0001" if p < 0.0001 else f"{p:.2g}"
 
-# %% ../../nbs/study/00_verdicts.ipynb #276058d8
-def claim_cells(
-    claim:Claim, # of any kind
-)->list[str]:    # one text for each column of `claims_table`
-    "A claim as a row of text."
-    said = {"up": "above zero", "down": "below zero", None: "no claim"}[claim.claimed]
-    if claim.effect is not None: said = f"{number(claim.effect)} {claim.source}".strip()
-    ours = f"{claim.ours} {claim.unit}" if claim.ours else ""
-    seeds = str(claim.found.seeds or "") + f" {claim.found.unit}"*(claim.found.unit != "seeds")
-    word = claim.word if claim.survives or claim.word not in ("holds", "opposite") else f"{claim.word}, uncorrected"
-    return [claim.text, said, ours, seeds, word, probability(claim.adjusted), _what_it_takes(claim)]
-
-# %% ../../nbs/study/00_verdicts.ipynb #924d204e
-def claims_table(
-    claims:Sequence[Claim],  # the claims, one for each row
-    linked:bool=False,       # whether to name and link each claim's page
-)->str:                      # Markdown
-    "Claims with the paper's effect beside ours."
-    head = ["claim", "the paper's effect", "our effect, 95 % interval", "seeds", "verdict", "p, corrected (Holm)",
-            "what would decide it"]
-    rows = [claim_cells(c) for c in claims]
-    if linked: head, rows = ["page", *head], [[f"[{c.where}]({c.page}.ipynb)", *row] for c, row in zip(claims, rows)]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"]*len(head), *rows))
+# %% ../../nbs/study/00_verdicts.ipynb #5128bf46
+def claims_frame(
+    claims:Sequence[Claim], # the claims, one for each row
+):                          # pandas DataFrame, without the fields that no claim uses
+    "Claims with their fields in columns, our effect and its interval as `found`, and the verdict as `word`."
+    import pandas as pd
+    frame = pd.DataFrame([vars(c) | dict(found=c.ours, word=c.word) for c in claims])
+    return frame[[name for name in frame if frame[name].map(lambda v: v not in ("", (), None) and v == v).any()]]
 
 # %% ../../nbs/study/00_verdicts.ipynb #7313c54f
 def plot_estimates(
