@@ -21,7 +21,7 @@ from .figures import style
 from ..training.methods import okabe_ito
 from ..geometry.scores import isoscore_from_cov, ratio_score
 from .sliders import Choice, Slider, controls, explorer, new_figure, presets
-from ..geometry.stability import mixture_traces, spectrum
+from ..geometry.shrinkage import mixture_traces
 from ..penalties.topology import SELECTIONS, edge_lengths, features_of, persistent_entropy
 from ..geometry.trees import spanning_forest
 from ..geometry.unbiased import GroupTotals, traces_of
@@ -173,7 +173,7 @@ def batch_numbers(
     seed:int=0,           # seed of the random numbers
 )->Batches:
     "The plug-in, shrunk and unbiased score of up to `draws` batches of Gaussian points."
-    variances, count = spectrum(f"power {exponent}", d), min(draws, max(4, _most_numbers//(n*d)))
+    variances, count = torch.arange(1, d+1, dtype=torch.float64)**-exponent, min(draws, max(4, _most_numbers//(n*d)))
     other = variances if reference == "true" else variances.mean().expand(d)
     x = torch.from_numpy(normals(count*n*d, seed)).view(count, n, d)*variances.sqrt()
     return Batches(isoscore_from_cov(variances.diag()).item(), *_three_scores(x, other, zeta).tolist())

@@ -15,8 +15,7 @@ from .evidence import Evidence, learned, opened, place_name, score_unit
 from ..report.figures import signed
 from .istar_claims import istar_runs, nothing, paper, table1_grids
 from ..training.methods import METHODS
-from ..geometry.stability import SYNTHETIC
-from ..geometry.stability import find_record as find_stability
+from .stability import SYNTHETIC, stored_record
 from .verdicts import (Claim, best_elsewhere, correlation_estimate, differences, nan, own,
                                      paired_estimate, pairs_of, sampled_estimate)
 
@@ -52,7 +51,7 @@ def figure2_record(
     evidence:Evidence,  # the records
 )->dict:                # as stored: `config`, `facts`, `truth` and `cells`
     "The stored samples of the paper's cloud."
-    return find_stability(SYNTHETIC["figure2"], evidence.root/"stability")
+    return stored_record(SYNTHETIC["figure2"], evidence.root/"stability")
 
 # %% ../../nbs/study/03_figure_claims.ipynb #9036fe11
 def istar_figure2(
