@@ -318,7 +318,8 @@ def measure_command(
     else:
         texts, source = text_source(what.task, what.text, what.data_dir, what.hub, what.limit, bool(others),
                                     what.column)
-        found, n = measure_models([what.model, *others], texts, what.hub, what.tokens, what.layers, what.batch_tokens,
+        layers = "all" if what.layers is None else what.layers
+        found, n = measure_models([what.model, *others], texts, what.hub, what.tokens, layers, what.batch_tokens,
                                   what.max_length, what.progress)
         source = f"{n:,} text{'s'*(n != 1)} of {source}, tokens: {what.tokens}"
     isotropy = Isotropy(source, what.tokens, found, environment())

@@ -170,14 +170,14 @@ def measure_model(
     model:nn.Module,                # a Hugging Face model
     batches:Iterable[dict],         # from `text_batches`
     tokens:str="real",              # one of `TOKENS`
-    layers:int|Iterable[int]|str|None=None, # layer numbers, 0 the embeddings; None for all
+    layers:int|Iterable[int]|str|None="all", # layer numbers, 0 the embeddings; see `choose_layers`
     memory:float|None=None,         # GB that the sums of all layers may take; None: half of what this machine has
     bar:Callable|None=None,         # called with the layers' measurements when all is read; yields them one by one
 )->dict[str,dict]:                  # "0", "1", … and "pooled" (the chosen layers but 0) -> summary
     "Every measure of every layer in one pass, of the model in eval mode; its modes are left as they were."
     if tokens not in TOKENS: raise ValueError(f"`tokens` must be one of {TOKENS}, not {tokens!r}")
     found, device, memory = {}, next(model.parameters()).device, machine_memory()/2 if memory is None else memory
-    kept = "all" if layers is None else layer_numbers(layers)
+    kept = layer_numbers(layers)
     def forward(model, batch): return hidden_states(model, {k: v.to(device) for k, v in batch.items()}, kept)
     for states in read_states(model, batches, forward):
         with torch.no_grad(): _take_in(found, states, tokens, kept, memory)
@@ -268,7 +268,7 @@ def measure_models(
     texts:Callable[[],Texts],       # starts reading
     hub:bool=False,                 # allow downloads
     tokens:str="real",              # one of `TOKENS`
-    layers:int|Iterable[int]|str|None=None, # layer numbers, 0 the embeddings; None for all
+    layers:int|Iterable[int]|str|None="all", # layer numbers, 0 the embeddings; see `choose_layers`
     batch_tokens:int=8192,          # tokens in a batch
     max_length:int=256,             # tokens kept of a text
     progress:bool=True,             # show a progress bar
