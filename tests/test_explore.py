@@ -9,9 +9,9 @@ import pytest
 import torch
 from browser import browser_page, needs_chromium
 
-from istar_nb.report import explore as ex
+from istar_nb.report import explorers as ex
 from istar_nb.report import run_explorer as rex
-from istar_nb.report import sliders
+from istar_nb.report import explorer_parts
 from istar_nb.geometry.measures import outlier_dimensions, spectrum
 from istar_nb.geometry.scores import isoscore, isoscore_with_error
 from istar_nb.penalties.topology import select_bars
@@ -71,7 +71,7 @@ def test_a_spectrum_has_the_same_numbers(page, variances, zeta, reference):
 
 
 def test_keys_on_a_slider_show_the_number_that_python_computes(page):
-    values = sliders.defaults_of("spectrum")
+    values = explorer_parts.defaults_of("spectrum")
     assert reading(page, "spectrum") == spectrum_sentence(**values)
     page.press("ArrowLeft", "#spectrum-v1", 7)
     page.press("ArrowRight", "#spectrum-zeta", 6)
@@ -81,7 +81,7 @@ def test_keys_on_a_slider_show_the_number_that_python_computes(page):
 
 def test_a_preset_and_a_dragged_bar(page):
     page.run("[...document.querySelectorAll('#spectrum button')].find(b => b.textContent === 'three of six').click()")
-    values = sliders.defaults_of("spectrum") | sliders.presets["spectrum"]["three of six"]
+    values = explorer_parts.defaults_of("spectrum") | explorer_parts.presets["spectrum"]["three of six"]
     assert reading(page, "spectrum") == spectrum_sentence(**values)
     left, top, width, height = page.run("(r => [r.x, r.y, r.width, r.height])(document.querySelector('#spectrum "
                                         "svg').getBoundingClientRect())")
@@ -127,7 +127,7 @@ def test_batches_have_the_same_scores(page, n, d, reference):
 
 def test_keys_on_the_number_of_points(page):
     page.wait("document.querySelector('#batches .reading').textContent.startsWith('True')")
-    values = sliders.defaults_of("batches")
+    values = explorer_parts.defaults_of("batches")
     assert reading(page, "batches") == batches_sentence(**values)
     page.press("ArrowLeft", "#batches-n", 12)
     page.wait("document.querySelector('#batches .reading').textContent.startsWith('True')")
@@ -178,7 +178,7 @@ def test_the_selection_agrees_on_random_barcodes(page):
 
 
 def test_gradient_steps_and_a_dragged_point(page):
-    values = sliders.defaults_of("barcode")
+    values = explorer_parts.defaults_of("barcode")
     assert reading(page, "barcode") == barcode_sentence(**values)
     for _ in range(3): page.press("Enter", "#barcode button")
     page.press("ArrowRight", "#barcode-rate")

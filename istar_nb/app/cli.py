@@ -311,7 +311,7 @@ def measure_command(
     out, others = check_place("--out", local_path(what.out)), [what.compare] if what.compare else []
     with waiting("starting", what.progress):
         from istar_nb.report.isotropy import Isotropy
-        from istar_nb.report.measuring import measure_clouds, measure_models
+        from istar_nb.report.model_measures import measure_clouds, measure_models
         from istar_nb.report.sources import text_source
         from istar_nb.training.records import environment
     if what.embeddings: found, source = measure_clouds([str(what.embeddings), *others]), "points of a file"

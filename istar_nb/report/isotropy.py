@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from .figures import plot_measure
 from ..base.files import local_path, write_file
-from .measuring import Points, distinct, measure_clouds, measure_models
+from .model_measures import Points, distinct, measure_clouds, measure_models
 from .reports import difference_table, error_note, gaps, measure_page, measure_table, show_table
 from ..training.records import environment
 

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .explore import draws, references
+from .explorers import draws, references
 from .figures import method_color, run_label
 from ..training.methods import METHODS, owners
 from ..training.records import RunRecord, iterate_records
 from ..training.runs import RunConfig, defaults
-from .sliders import Choice, Explorer, controls, data_script, explorer, page_parts
+from .explorer_parts import Choice, Explorer, controls, data_script, explorer, page_parts
 
 # %% ../../nbs/report/08_run_explorer.ipynb #690b038c
 def _plain_run(
