@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-benchmarks = ("isoscore", "topology", "two_nn", "step", "step --model bert-base --repeats 5", "cost", "measure", "errors",
-              "watch", "work")
+benchmarks = ("isoscore", "topology", "two_nn", "step", "step --model bert-base --repeats 5", "cost", "measure",
+              "errors", "watch", "work")
 
 if __name__ == "__main__":
     failed = []

@@ -16,7 +16,7 @@ import torch
 from simulated import Accelerator
 
 from istar_nb.text import encoders, tasks
-from istar_nb.report import measuring, sources
+from istar_nb.report import model_measures, sources
 from istar_nb.training import session
 from istar_nb.app.cli import main
 from istar_nb.text.encoders import load_encoder
@@ -254,7 +254,7 @@ def no_work(monkeypatch):
     "Fail if a model is loaded or a task read."
     def work(*args, **kwargs): raise AssertionError("there was work before the refusal")
     for module, name in [(encoders, "load_encoder"), (tasks, "load_task"), (session, "load_task"),
-                         (session, "load_encoder"), (measuring, "measure_embeddings")]:
+                         (session, "load_encoder"), (model_measures, "measure_embeddings")]:
         monkeypatch.setattr(module, name, work)
 
 
@@ -470,11 +470,11 @@ def test_a_log_holds_lines_only(words, run):
 
 def test_a_model_is_measured_on_the_accelerator(measure, monkeypatch):
     "Batches follow the model, and the numbers are the CPU's."
-    seen, whole = [], measuring.measure_model
+    seen, whole = [], model_measures.measure_model
     def noted(model, *args):
         seen.append(next(model.parameters()).device.type)
         return whole(model, *args)
-    monkeypatch.setattr(measuring, "measure_model", noted)
+    monkeypatch.setattr(model_measures, "measure_model", noted)
     def found(): return measure("--task", "stdlib-docs", "--limit", "60", "--tokens", "mean")["measures"]["tiny-bert"]
     here = found()
     with Accelerator(): there = found()

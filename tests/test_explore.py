@@ -9,9 +9,9 @@ import pytest
 import torch
 from browser import browser_page, needs_chromium
 
-from istar_nb.report import explore as ex
+from istar_nb.report import explorers as ex
 from istar_nb.report import run_explorer as rex
-from istar_nb.report import sliders
+from istar_nb.report import explorer_parts
 from istar_nb.geometry.measures import outlier_dimensions, spectrum
 from istar_nb.geometry.scores import isoscore, isoscore_with_error
 from istar_nb.penalties.topology import select_bars
@@ -54,6 +54,12 @@ def numbers(sentence): return [float(number.replace("−", "-")) for number in r
 
 # ---- a spectrum
 
+def spectrum_sentence(reference, zeta, **variances):
+    "What the page says, in Python's numbers."
+    found = ex.spectrum_numbers(list(variances.values()), ex.references[reference], zeta)
+    return f"Participation ratio {found.ratio:.3f} of {len(variances)} directions; IsoScore* ι = {found.isoscore:.3f}."
+
+
 @pytest.mark.parametrize("variances, zeta", [([10, 6, 4, 4, 1, 1], 0), ([5, 5, 5, 0, 0, 0], 0),
                                              ([10, 0, 0, 0, 0, 0], 0.35), ([1e-3, 2, 3, 4, 5, 6], 1)])
 @pytest.mark.parametrize("reference", ex.references)
@@ -65,24 +71,24 @@ def test_a_spectrum_has_the_same_numbers(page, variances, zeta, reference):
 
 
 def test_keys_on_a_slider_show_the_number_that_python_computes(page):
-    values = sliders.defaults_of("spectrum")
-    assert reading(page, "spectrum") == ex.draw_spectrum(**values)[1]
+    values = explorer_parts.defaults_of("spectrum")
+    assert reading(page, "spectrum") == spectrum_sentence(**values)
     page.press("ArrowLeft", "#spectrum-v1", 7)
     page.press("ArrowRight", "#spectrum-zeta", 6)
     values |= dict(v1=9.3, zeta=0.5)
-    assert page.text("#spectrum-v1 + output") == "9.3" and reading(page, "spectrum") == ex.draw_spectrum(**values)[1]
+    assert page.text("#spectrum-v1 + output") == "9.3" and reading(page, "spectrum") == spectrum_sentence(**values)
 
 
 def test_a_preset_and_a_dragged_bar(page):
     page.run("[...document.querySelectorAll('#spectrum button')].find(b => b.textContent === 'three of six').click()")
-    values = sliders.defaults_of("spectrum") | sliders.presets["spectrum"]["three of six"]
-    assert reading(page, "spectrum") == ex.draw_spectrum(**values)[1]
+    values = explorer_parts.defaults_of("spectrum") | explorer_parts.presets["spectrum"]["three of six"]
+    assert reading(page, "spectrum") == spectrum_sentence(**values)
     left, top, width, height = page.run("(r => [r.x, r.y, r.width, r.height])(document.querySelector('#spectrum "
                                         "svg').getBoundingClientRect())")
     page.drag((left + width/2, top + height*0.8), (left + width/2, top + height*0.3))
     dragged = page.run("['v3', 'v4'].map(name => Number(document.getElementById('spectrum-' + name).value))")
     assert dragged != [5, 0]
-    assert reading(page, "spectrum") == ex.draw_spectrum(**values | dict(v3=dragged[0], v4=dragged[1]))[1]
+    assert reading(page, "spectrum") == spectrum_sentence(**values | dict(v3=dragged[0], v4=dragged[1]))
 
 
 def test_what_cannot_be_scored_is_said(page):
@@ -94,6 +100,13 @@ def test_what_cannot_be_scored_is_said(page):
 
 
 # ---- small batches
+
+def batches_sentence(**values):
+    found = ex.batch_numbers(**values)
+    means = ", ".join(f"{name} {np.mean(scores):.3f} (sd {np.std(scores, ddof=1):.3f})"
+                      for name, scores in zip(("plug-in", "shrunk", "unbiased"), found[1:]))
+    return f"True ι = {found.truth:.3f}. Means of {len(found.unbiased)} batches: {means}."
+
 
 def test_random_numbers_are_the_same(page):
     assert maths(page, "uniforms(1000, 7)") == ex.uniforms(1000, 7).tolist()
@@ -114,12 +127,12 @@ def test_batches_have_the_same_scores(page, n, d, reference):
 
 def test_keys_on_the_number_of_points(page):
     page.wait("document.querySelector('#batches .reading').textContent.startsWith('True')")
-    values = sliders.defaults_of("batches")
-    assert reading(page, "batches") == ex.draw_batches(**values)[1]
+    values = explorer_parts.defaults_of("batches")
+    assert reading(page, "batches") == batches_sentence(**values)
     page.press("ArrowLeft", "#batches-n", 12)
     page.wait("document.querySelector('#batches .reading').textContent.startsWith('True')")
     sentence = reading(page, "batches")
-    assert sentence == ex.draw_batches(**values | dict(n=20))[1]
+    assert sentence == batches_sentence(**values | dict(n=20))
     rows = np.array(page.run("[...document.querySelectorAll('#batches tbody tr')].map(r => "
                              "[...r.querySelectorAll('td')].map(c => c.textContent.replace('−', '-')))"), float)
     truth = numbers(sentence)[0]
@@ -127,6 +140,13 @@ def test_keys_on_the_number_of_points(page):
 
 
 # ---- a barcode
+
+def barcode_sentence(selection, rate, steps, **places):
+    found = ex.barcode(ex.climbed(ex.clustered_points(**places), selection, rate, steps), selection)
+    count = len(found.features)
+    return (f"{count} of {len(found.bars)} bars selected; persistent entropy H = {max(0., found.entropy):.3f} "
+            f"of at most {np.log(count):.3f}.")
+
 
 clouds = [dict(clusters=c, points=n, spread=s, seed=seed)
           for c, n, s, seed in [(4, 20, 0.1, 0), (1, 4, 0.5, 3), (2, 25, 0.04, 1), (5, 40, 0.06, 2), (8, 40, 0.3, 9)]]
@@ -158,16 +178,16 @@ def test_the_selection_agrees_on_random_barcodes(page):
 
 
 def test_gradient_steps_and_a_dragged_point(page):
-    values = sliders.defaults_of("barcode")
-    assert reading(page, "barcode") == ex.draw_barcode(**values)[1]
+    values = explorer_parts.defaults_of("barcode")
+    assert reading(page, "barcode") == barcode_sentence(**values)
     for _ in range(3): page.press("Enter", "#barcode button")
     page.press("ArrowRight", "#barcode-rate")
-    assert reading(page, "barcode") == ex.draw_barcode(**values | dict(steps=3, rate=0.12))[1]
+    assert reading(page, "barcode") == barcode_sentence(**values | dict(steps=3, rate=0.12))
     x, y = page.run("(r => [r.x + r.width/2, r.y + r.height/2])(document.querySelector('#barcode "
                     "circle.point').getBoundingClientRect())")
     page.drag((x, y), (x, y - 30))
     moved = reading(page, "barcode")
-    assert page.run("document.getElementById('barcode-steps').value") == "0" and moved != ex.draw_barcode(**values)[1]
+    assert page.run("document.getElementById('barcode-steps').value") == "0" and moved != barcode_sentence(**values)
     page.run("document.querySelector('#barcode details').open = true")
     page.press("ArrowDown", "#barcode-y", 20)
     assert reading(page, "barcode") != moved
@@ -177,6 +197,13 @@ def test_gradient_steps_and_a_dragged_point(page):
 
 @pytest.fixture(scope="module")
 def runs(): return rex.compact_runs(root/"results"/"runs")
+
+
+def runs_sentence(runs, show="scores", **choices):
+    points = rex.run_points(runs, **choices)
+    paired = sum(point.dx is not None for point in points)
+    return (f"{len(points)} runs in {len({point.setting for point in points})} settings; {paired} of them have a plain "
+            f"run of the same seed. Score: {runs['metric'][runs['data'].index(choices['data'])]}.")
 
 
 def chosen(page, **choices):
@@ -202,9 +229,9 @@ def test_every_choice_of_runs_has_the_same_table(page, runs):
 
 def test_choices_among_the_runs(page, runs):
     values = {key: choice.value for key, choice in rex.run_controls(runs).items()}
-    assert reading(page, "runs") == rex.draw_runs(runs, **values)[1]
+    assert reading(page, "runs") == runs_sentence(runs, **values)
     assert chosen(page, method="cosreg",
-                  show="differences") == rex.draw_runs(runs, **values | dict(method="cosreg", show="differences"))[1]
+                  show="differences") == runs_sentence(runs, **values | dict(method="cosreg", show="differences"))
     rows = rex.run_table(rex.run_points(runs, values["data"], "cosreg"))
     text = page.run("[...document.querySelectorAll('#runs tbody tr')].map(r => [...r.children].map(c => "
                     "c.textContent))")
@@ -243,8 +270,6 @@ def test_a_placebo_is_no_run_of_its_method(page, runs):
     kinds = list(dict.fromkeys(runs["settings"][row[0]]["kind"] for row in rex.run_table(points)))
     legend = page.run("[...document.querySelectorAll('#runs .key .entry')].map(e => e.textContent)")
     assert legend == [*kinds, "+ mean of a setting"] and any(kind.endswith("placebo") for kind in kinds)
-    with rex.style(): ax = rex._plot_runs(runs, points, False, rex.new_figure(1, (5, 3))[1])
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == kinds
 
 
 # ---- the page

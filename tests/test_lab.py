@@ -1,4 +1,4 @@
-"An explorer in JupyterLab itself: its slider moved by keyboard, and the sentence that Python computes."
+"An explorer in JupyterLab itself: its slider moved, and the sentence that Python computes."
 import json
 import os
 import socket
@@ -12,8 +12,9 @@ import nbformat
 import pytest
 from browser import browser_page, needs_chromium
 
-from istar_nb.report.explore import draw_spectrum
-from istar_nb.report.sliders import defaults_of
+from test_explore import spectrum_sentence
+
+from istar_nb.report.explorer_parts import defaults_of
 
 pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
 pytestmark = needs_chromium
@@ -55,7 +56,7 @@ def wait_for(condition, seconds=600):
 
 
 def test_a_slider_in_jupyterlab(tmp_path):
-    cell = nbformat.v4.new_code_cell("from istar_nb.report.explore import explore_spectrum\nexplore_spectrum()")
+    cell = nbformat.v4.new_code_cell("from istar_nb.report.explorers import explore_spectrum\nexplore_spectrum()")
     nbformat.write(nbformat.v4.new_notebook(cells=[cell],
                                             metadata=dict(kernelspec=dict(name="python3", display_name="Python 3",
                                                                           language="python"))),
@@ -66,14 +67,11 @@ def test_a_slider_in_jupyterlab(tmp_path):
         wait_for(lambda: any(kernel["connections"] and kernel["execution_state"] == "idle"
                              for kernel in asked(f"{address}/api/kernels")))
         page.press("Enter", ".jp-Notebook .jp-CodeCell .cm-content", shift=True)
-        page.wait("document.querySelectorAll('.noUi-handle').length == 7")
-        sentence = ("[...document.querySelectorAll('.widget-html-content')].map(e => e.textContent)"
-                    ".find(t => t.startsWith('Participation'))")
-        values = defaults_of("spectrum")
-        assert page.run(sentence) == draw_spectrum(**values)[1]
-        before = page.run("document.querySelector('.jp-OutputArea img').src")
-        page.press("ArrowRight", ".widget-hslider:nth-child(8) .noUi-handle", 6)
-        wanted = draw_spectrum(**values | dict(zeta=0.5))[1]
-        page.wait(f"{sentence} === {wanted!r}")
-        assert page.run("document.querySelector('.jp-OutputArea img').src") != before
+        inside = "document.querySelector('.jp-OutputArea iframe')?.contentDocument"
+        page.wait(f"{inside}?.querySelectorAll('input[type=range]').length == 7")
+        sentence, values = f"{inside}.querySelector('.reading').textContent", defaults_of("spectrum")
+        assert page.run(sentence) == spectrum_sentence(**values)
+        page.run(f"(slider => {{ slider.stepUp(6); slider.dispatchEvent(new Event('input')) }})"
+                 f"({inside}.getElementById('spectrum-zeta'))")
+        assert page.run(sentence) == spectrum_sentence(**values | dict(zeta=0.5))
         assert not [url for url in page.elsewhere if not url.startswith((address, address.replace("http", "ws")))]

@@ -60,6 +60,30 @@ def test_imports_point_downward_and_never_to_the_tools(module):
         assert below < floor[module], f"{module} imports {name}"
 
 
+def test_a_name_has_one_owner():
+    "What geometry and report define is defined nowhere else; the exceptions wait for their other owner."
+    owners = {}
+    for module, path in modules.items():
+        names = next(ast.literal_eval(node.value) for node in ast.parse(path.read_text(encoding="utf-8")).body
+                     if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__")
+        for name in names: owners.setdefault(name, []).append(module)
+    twice = {name for name, found in owners.items()
+             if len(found) > 1 and any(module.startswith(("geometry.", "report.")) for module in found)}
+    assert twice <= {"TOKENS", "comparison_table", "measure", "merged"}, {name: owners[name] for name in twice}
+
+
+@pytest.mark.parametrize("module", [m for m in modules if m.startswith(("geometry.", "report.", "base.states"))])
+def test_a_class_written_in_chapters_is_shown_whole(module):
+    "A class that inherits from a private one is printed on its page in one piece."
+    classes = [node for node in ast.parse(modules[module].read_text(encoding="utf-8")).body
+               if isinstance(node, ast.ClassDef)]
+    parts = {node.name for node in classes if node.name.startswith("_")}
+    several = {node.name for node in classes if not node.name.startswith("_")
+               and parts & {ast.unparse(base) for base in node.bases}}
+    shown = set(re.findall(r"print\(listing\(exported\.(\w+)\)\)", notebooks[module].read_text(encoding="utf-8")))
+    assert several == shown
+
+
 def test_a_folder_has_at_most_twelve_rooms():
     assert max(sum(path.parent.name == folder for path in numbered) for folder in FOLDERS) <= 12
 

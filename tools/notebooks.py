@@ -45,9 +45,11 @@ class Client(NotebookClient):
 
 
 def store_no_controls(cell):
-    "Put words in place of controls: their state is not stored, and their names are drawn anew by every run."
+    "Put words in place of controls, whose state, names and scripts are not stored."
     for output in cell.get("outputs", []):
-        if "application/vnd.jupyter.widget-view+json" in output.get("data", {}):
+        data = output.get("data", {})
+        page = data.get("text/html", "").startswith("<iframe srcdoc=")
+        if page or "application/vnd.jupyter.widget-view+json" in data:
             output.data = nbformat.from_dict({"text/plain": "Interactive: run this cell to use the controls."})
 
 

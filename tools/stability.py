@@ -1,4 +1,4 @@
-"""Make the records that 09_stability reads: `python tools/stability.py figure2 [name ...]`, all of them by default.
+"""Make the records that 00_stability reads: `python tools/stability.py figure2 [name ...]`, all of them by default.
 
 A finished record is left alone, and one that was cut short goes on. Names: figure2; power-half, power-one,
 power-three-halves; stale; tokens and sentences (token states of MiniLM); coverage-half, coverage-one.
@@ -13,7 +13,7 @@ from istar_nb.base.covariance import covariance
 from istar_nb.text.encoders import hidden_states, load_encoder
 from istar_nb.geometry.scores import isoscore, isoscore_from_cov, isoscore_unbiased
 from istar_nb.training.records import environment
-from istar_nb.geometry.stability import COVERAGE, MINILM, REAL, SYNTHETIC, Cloud, round_to, run_coverage, run_stability
+from istar_nb.study.stability import COVERAGE, MINILM, REAL, SYNTHETIC, Cloud, round_to, run_coverage, run_stability
 from istar_nb.text.features import Collator, encode
 from istar_nb.text.tasks import load_task
 

@@ -311,14 +311,15 @@ def measure_command(
     out, others = check_place("--out", local_path(what.out)), [what.compare] if what.compare else []
     with waiting("starting", what.progress):
         from istar_nb.report.isotropy import Isotropy
-        from istar_nb.report.measuring import measure_clouds, measure_models
+        from istar_nb.report.model_measures import measure_clouds, measure_models
         from istar_nb.report.sources import text_source
         from istar_nb.training.records import environment
     if what.embeddings: found, source = measure_clouds([str(what.embeddings), *others]), "points of a file"
     else:
         texts, source = text_source(what.task, what.text, what.data_dir, what.hub, what.limit, bool(others),
                                     what.column)
-        found, n = measure_models([what.model, *others], texts, what.hub, what.tokens, what.layers, what.batch_tokens,
+        layers = "all" if what.layers is None else what.layers
+        found, n = measure_models([what.model, *others], texts, what.hub, what.tokens, layers, what.batch_tokens,
                                   what.max_length, what.progress)
         source = f"{n:,} text{'s'*(n != 1)} of {source}, tokens: {what.tokens}"
     isotropy = Isotropy(source, what.tokens, found, environment())

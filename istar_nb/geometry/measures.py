@@ -19,7 +19,7 @@ from ..base.covariance import scatter
 from ..base.points import as_points, centred_chunks, check_spread, magnitude, scalar_dtype, working_dtype
 
 # %% ../../nbs/geometry/04_measures.ipynb #9652d6dc
-def _unit_rows(
+def _directions_of(
     rows:Tensor,  # (m, d) float64 points
 )->Tensor:        # (m, d) of length one
     "Directions of `rows`; an error for a zero vector."
@@ -38,13 +38,13 @@ def mean_cosine(
     n, scale, origin = len(x), magnitude(x.detach()) or 1., x.new_zeros(x.shape[1], dtype=scalar_dtype(x))
     with torch.autocast(x.device.type, enabled=False):
         if pairs is None:
-            total = sum(_unit_rows(rows).sum(0) for _, rows in centred_chunks(x, origin, scale))
+            total = sum(_directions_of(rows).sum(0) for _, rows in centred_chunks(x, origin, scale))
             return ((total.square().sum() - n)/(n*(n-1))).to(working_dtype(x))
         if not isinstance(pairs, Integral) or pairs < 1:
             raise ValueError(f"`pairs` must be a positive whole number or None, not {pairs!r}")
         place = torch.device("cpu") if generator is None else generator.device
         i, step = (torch.randint(low, n, (pairs,), generator=generator, device=place).to(x.device) for low in (0, 1))
-        both = [_unit_rows(x[rows].to(origin.dtype)/scale) for rows in (i, (i + step) % n)]
+        both = [_directions_of(x[rows].to(origin.dtype)/scale) for rows in (i, (i + step) % n)]
         return (both[0]*both[1]).sum(1).mean().to(working_dtype(x))
 
 # %% ../../nbs/geometry/04_measures.ipynb #534802b4

@@ -25,7 +25,8 @@ from ..base.points import as_points, from_numpy, has_float64
 from .scores import isoscore_from_cov
 from ..base.states import TOKENS, check_tokens, token_mask
 from .sums import (Groups, add_points_, covariance_of, fitted, groups_of, inverse_norms, measures_of,
-                                    merged, merged_over_processes, norms_of, one_thread, unbiased_of, values_and_errors)
+                                    merged, merged_over_processes, norms_of, one_thread, parts_of, unbiased_of,
+                                    values_and_errors)
 
 # %% ../../nbs/geometry/07_streaming.ipynb #0e8c8983
 def _hashed(
@@ -142,7 +143,7 @@ class _SummedMetric(Metric):
         self.add_state("choice", torch.tensor(TOKENS.index(tokens) + len(TOKENS)*self.causal), dist_reduce_fx="max")
 
     @property
-    def count(self)->int: return round(self.sums[:, 0, 0].sum().item()) + len(self.waiting)
+    def count(self)->int: return round(parts_of(self.sums).count.sum().item()) + len(self.waiting)
     @property
     def d(self)->int: return max(self.sums.shape[-1] - 1, self.waiting.shape[1] - 2)    # 0 while it is not known
     @property
@@ -200,7 +201,7 @@ class _WaitingMetric(_SummedMetric):
 
     def grouped(self)->Groups:
         "The sums of everything seen, in the smaller of two bases."
-        waiting, summed = self.waiting, self.sums.shape[-1] > 1 and self.sums[:, 0, 0].any()
+        waiting, summed = self.waiting, self.sums.shape[-1] > 1 and parts_of(self.sums).count.any()
         if not len(waiting): return Groups(self.sums)
         if summed or len(waiting) >= self.d - 1: return Groups(self.group_sums())
         return groups_of(waiting[:, 2:], waiting[:, 1], waiting[:, 0], len(self.sums))
@@ -235,7 +236,7 @@ class _FedMetric(_WaitingMetric):
             norms, extremes = norms_of(points, index)
             waiting = (self.waiting[:, :1] == torch.arange(len(self.sums), device=self.waiting.device)).sum(0)
             facts = torch.cat([extremes, lengths.to(extremes), waiting.to(extremes)]).to(self.sums)
-            numbers = torch.cat([facts, self.sums[:, 0, 0]]).tolist()    # the only wait on an accelerator
+            numbers = torch.cat([facts, parts_of(self.sums).count]).tolist()    # the only wait on an accelerator
             low, high, lengths, counts = *numbers[:2], numbers[2:-2*len(waiting)], numbers[-2*len(waiting):]
             inverse = inverse_norms(points, index, norms, low, high)    # nothing is taken in unless all of it is good
             if self.d not in (0, d := points.shape[1]): fitted(self.sums.new_empty(0, self.d+2, self.d+1), d)

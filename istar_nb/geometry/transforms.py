@@ -81,7 +81,7 @@ class NormMoments(_FourthMoments):
         return 0. if noise <= 0 or distance <= 0 else min(1., (noise/distance).item())
 
 # %% ../../nbs/geometry/11_transforms.ipynb #29339b27
-def _readable(X)->object:
+def _unmasked(X)->object:
     "`X` as scikit-learn can read it, or an error for masked entries."
     if np.ma.is_masked(X): raise TypeError("`X` has masked entries: leave out the rows that have them")
     if not isinstance(X, Tensor): return X
@@ -95,7 +95,7 @@ def checked(
     min_points:int=1,        # smallest n accepted
 )->np.ndarray:               # (n, d) float64 or float32
     "`X` as an array, with scikit-learn's errors, and one for masked entries."
-    return validate_data(estimator, _readable(X), reset=reset, dtype=[np.float64, np.float32],
+    return validate_data(estimator, _unmasked(X), reset=reset, dtype=[np.float64, np.float32],
                          ensure_min_samples=min_points, ensure_min_features=2 if reset else 1)
 
 # %% ../../nbs/geometry/11_transforms.ipynb #038a9de3
@@ -109,7 +109,7 @@ def directions(
     return variances.clip(min=0), vectors*np.sign(vectors[np.arange(len(vectors)), largest])[:, None]
 
 # %% ../../nbs/geometry/11_transforms.ipynb #9c25f6b7
-def _unit_of(
+def _fourth_power_unit(
     largest:float, # magnitude of the first rows
 )->float:          # power of two; 1 unless fourth powers of the rows would leave the range of float64
     "What rows are divided by on the way, which costs no digit."
@@ -125,7 +125,7 @@ class _Learner(TransformerMixin, BaseEstimator):
         "Add rows to the moments, in a unit near the size of the first, and note how coarse their numbers are."
         largest = float(np.abs(X).max())
         self.rounding_ = max(self.rounding_, float(np.finfo(X.dtype).eps)*largest)
-        if self.moments_.count == 0: self.unit_ = _unit_of(largest)
+        if self.moments_.count == 0: self.unit_ = _fourth_power_unit(largest)
         for start in range(0, len(X), self.chunk):
             rows = X[start:start+self.chunk]
             self.moments_.update(rows if self.unit_ == 1 else rows/np.float64(self.unit_))
@@ -264,7 +264,7 @@ class Whitening(_WhiteningMap):
     )->np.ndarray:      # (n, d)
         "The points again; exact but for directions that were dropped."
         check_is_fitted(self, "components_")
-        rows, width = check_array(_readable(X), dtype=[np.float64, np.float32], input_name="X"), self._n_features_out
+        rows, width = check_array(_unmasked(X), dtype=[np.float64, np.float32], input_name="X"), self._n_features_out
         if rows.shape[1] != width: raise ValueError(f"`X` must be (n, {width}), but has shape {rows.shape}")
         dtype = rows.dtype
         if self.method == "zca": rows = rows @ self.components_.T

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from .figures import plot_measure
 from ..base.files import local_path, write_file
-from .measuring import Points, distinct, measure_clouds, measure_models
+from .model_measures import Points, distinct, measure_clouds, measure_models
 from .reports import difference_table, error_note, gaps, measure_page, measure_table, show_table
 from ..training.records import environment
 
@@ -120,7 +120,7 @@ def _pairs(
 def _check_points(points:object, tokens:str, layers:object)->None:
     "An error for what only a model with texts can have."
     if isinstance(points, tuple): raise TypeError("`texts` is missing: a model is measured on texts")
-    if tokens != "real" or layers is not None:
+    if tokens != "real" or str(layers) not in ("all", "None"):
         raise ValueError("`tokens` and `layers` choose among a model's states, and without `texts` there is no model")
 
 # %% ../../nbs/report/05_isotropy.ipynb #ebc54040
@@ -128,7 +128,7 @@ def measure(
     model:str|tuple|Points,           # a name; a model and its tokenizer; without `texts`, points (n, d) or their file
     texts:Iterable|None=None,         # strings, or pairs of strings, of any number; None where `model` is points
     tokens:str="real",                # what counts as a point: "real", "cls", "last", "mean" or "all"
-    layers:int|Iterable[int]|str|None=None, # layer numbers, 0 the embeddings; None for all
+    layers:int|Iterable[int]|str|None="all", # layer numbers, 0 the embeddings; None for 1…L, without them
     hub:bool=False,                   # allow downloads from the Hugging Face hub
     batch_tokens:int=8192,            # tokens in a batch
     max_length:int=256,               # tokens kept of a text

@@ -13,7 +13,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from ..base.files import local_path
-from .measuring import Texts, distinct
+from .model_measures import Texts, distinct
 from ..base.names import near
 
 # %% ../../nbs/report/03_sources.ipynb #80d4ec95

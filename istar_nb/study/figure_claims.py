@@ -15,8 +15,7 @@ import numpy as np
 
 from .evidence import Evidence, claims_from, fallen, learned, place_name
 from .istar_claims import istar_runs, nothing, paper, table1_grids
-from ..geometry.stability import SYNTHETIC
-from ..geometry.stability import find_record as find_stability
+from .stability import SYNTHETIC, stored_record
 from .verdicts import (Claim, best_elsewhere, correlation_estimate, nan, own,
                                      paired_estimate, pairs_of, sampled_estimate)
 
@@ -34,7 +33,7 @@ def _first_tasks(
 # %% ../../nbs/study/03_figure_claims.ipynb #e375d1d9
 def figure2_record(evidence:Evidence)->dict: # as stored: `config`, `facts`, `truth` and `cells`
     "The stored samples of the paper's cloud."
-    return find_stability(SYNTHETIC["figure2"], evidence.root/"stability")
+    return stored_record(SYNTHETIC["figure2"], evidence.root/"stability")
 
 # %% ../../nbs/study/03_figure_claims.ipynb #9036fe11
 def istar_figure2(evidence:Evidence)->list[Claim]:
