@@ -39,6 +39,11 @@ def padding_runs(
     return runs.assign(gradient_share=runs.id.map(shares),
                        cloud=runs.padded_isoscore.where(runs.tokens == "all", runs.isoscore))
 
+# %% ../../nbs/study/06_control_claims.ipynb #602d4f46
+def _where(runs, **wanted):
+    "The rows of a pandas DataFrame that have these values."
+    return runs[(runs[list(wanted)] == list(wanted.values())).all(axis=1)]
+
 # %% ../../nbs/study/06_control_claims.ipynb #b22dbb8f
 def padding(evidence:Evidence)->list[Claim]:
     "What the penalty does when padding counts as points, as in the released code."
@@ -199,11 +204,6 @@ def masked(evidence:Evidence)->list[Claim]:
                          **(measures[value] | dict(unit=unit) | usual))
                    for target, part in changes_by_start(runs, value).groupby("target")]
     return claims
-
-# %% ../../nbs/study/06_control_claims.ipynb #602d4f46
-def _where(runs, **wanted):
-    "The rows of a pandas DataFrame that have these values."
-    return runs[(runs[list(wanted)] == list(wanted.values())).all(axis=1)]
 
 # %% ../../nbs/study/06_control_claims.ipynb #74b4c09e
 def _pulled_pairs(evidence:Evidence):

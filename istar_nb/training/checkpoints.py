@@ -39,7 +39,7 @@ def _own_tensors(session)->dict[str,Tensor]:
     return _on_host({f"{name}.{k}": v for name, state in states.items() for k, v in state.items()})
 
 # %% ../../nbs/training/00_checkpoints.ipynb #3f9834d9
-_progress = ("epoch", "update_in_epoch", "updates", "epochs", "steps", "seconds", "started")
+_progress = ("updates", "epochs", "steps", "seconds", "started")
 
 def _identity(session)->dict:
     "What a checkpoint and the run that resumes from it must have in common."
@@ -140,6 +140,7 @@ def _restore(session, state:dict, tensors:dict[str,Tensor], own:dict[str,Tensor]
     session.schedule.load_state_dict(state["schedule"])
     if state["scaler"]: session.accelerator.scaler.load_state_dict(state["scaler"])
     for name in _progress: setattr(session, name, state[name])
+    session.epoch, session.update_in_epoch = divmod(session.updates, session.updates_per_epoch)
     set_random_state(_part_of(own, "random."))
 
 # %% ../../nbs/training/00_checkpoints.ipynb #5b251a43

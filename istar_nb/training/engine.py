@@ -109,13 +109,14 @@ class Session(_Progress):
     "What every training works with: where it has come to, and all that its checkpoints hold."
     penalty: Regularizer | None = None
     strength: RelativeStrength | None = None   # of a penalty that is relative to the task
+    updates_per_epoch = 1                      # between two measurements
     data_sha256 = ""                           # content hash of what is learned from
     model_sha256: str | None = None            # of the weights it starts from
 
     def optimize(self, model:nn.Module, updates:int, schedule:str="linear")->None:
         "Put a model, its optimizer and the schedule of its learning rate on the right device and processes."
         from transformers import get_scheduler
-        c = self.config
+        c, self.total = self.config, updates
         optimizer = torch.optim.AdamW(parameter_groups(model, c.weight_decay), lr=c.lr, fused=True)
         self.schedule = get_scheduler(schedule, optimizer, num_warmup_steps=math.ceil(c.warmup*updates),
                                       num_training_steps=updates)

@@ -6,8 +6,10 @@
 __all__ = ['okabe_ito', 'METHODS', 'penalties', 'owners', 'Method', 'begin_of']
 
 # %% ../../nbs/training/01_methods.ipynb #163670b3
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 # %% ../../nbs/training/01_methods.ipynb #08dad3c8
 @dataclass(frozen=True)
@@ -22,6 +24,8 @@ class Method:
     options:tuple[str,...]=()        # fields of `RunConfig` that belong to it, beside those of all penalties
     transform:Callable|None=None     # (configuration, d) -> module between [CLS] and the head; None: none
     begin:Callable|None=None         # (configuration, model, training texts' `HiddenStates`): changes it; None: nothing
+    finish:Callable|None=None        # session -> what its last measurement says of a second stage; None: there is none
+    aside:float=0.                   # share of the training rows that fine-tuning leaves to the second stage
 
     @property
     def own(self)->dict[str,float|str|None]:
@@ -84,6 +88,28 @@ def _reparametrise(c, model, batches):
     points = torch.cat([states.points(-1) for states in batches])
     reparametrise(model, make_map(covariance(points.double()), wanted, c.shape))
 
+# %% ../../nbs/training/01_methods.ipynb #393beef1
+def _stage_score(task, logits, labels)->float:
+    "The task's metric, where an undefined score is below every other."
+    from istar_nb.text.task_scores import task_metrics
+    score = task_metrics(task, logits.cpu(), labels.cpu())[task.metric]
+    return -math.inf if math.isnan(score) else score
+
+
+def _isolayer(session)->dict:
+    "Freeze the fine-tuned model and train an inserted IsoLayer on its states."
+    from torch.distributed import broadcast
+    from istar_nb.penalties.second_stage import cls_features, train_isolayer
+    c, model = session.config, session.bare
+    def batch(part): return {k: v.to(session.device) for k, v in session.collate(part).items()}
+    def features(rows): return cls_features(model, (batch(rows[i:i+64]) for i in range(0, len(rows), 64)))
+    seen, stop = features(session.features), features(session.encode(session.stop_rows))
+    history, best = train_isolayer(model, seen, stop, c.depth, metric=partial(_stage_score, session.task), keep=c.keep,
+                                   loss=c.stage_loss, epochs=c.stage_epochs, seed=c.seed)
+    if session.world > 1:
+        for value in model.transform.state_dict().values(): broadcast(value, 0)
+    return dict(isolayer_epochs=len(history)-1, isolayer_best=best)
+
 # %% ../../nbs/training/01_methods.ipynb #67d1574f
 okabe_ito = dict(black="#000000", orange="#E69F00", sky="#56B4E9", green="#009E73", yellow="#F0E442", blue="#0072B2",
                  vermillion="#D55E00", purple="#CC79A7")
@@ -103,7 +129,7 @@ METHODS = {
     "uniformity": Method("uniformity", ("#882255",), _simple("Uniformity", "temperature"), 1., "cls",
                          options=(*_points, "temperature")),
     "isolayer": Method("IsoLayer", (okabe_ito["sky"],), head="linear",
-                       options=("depth", "keep", "stage_epochs", "stage_loss")),
+                       options=("depth", "keep", "stage_epochs", "stage_loss"), finish=_isolayer, aside=0.3),
     "isobn": Method("IsoBN", (okabe_ito["orange"],), head="linear", options=("bias_correction",), transform=_isobn),
     "reparametrised": Method("same function", (okabe_ito["yellow"],), head="linear", options=("target", "shape"),
                              begin=_reparametrise),

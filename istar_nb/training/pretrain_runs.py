@@ -20,6 +20,7 @@ if TYPE_CHECKING: import pandas as pd
 class PretrainConfig(Described):
     "Everything that decides the result of a pre-training."
     header: ClassVar[dict] = dict(kind="pretraining")
+    noun: ClassVar[str] = "pre-training"
     texts: str = "cola+mrpc+qnli+qqp+rte+squad+sst2+sst5+stsb" # tasks whose training texts are read, not the labels
     hold_out: float = 0.02            # share of the texts kept out and measured on; the same for all seeds
     model: str | None = None          # an encoder to train further, as `load_encoder` takes it; None: a new one

@@ -59,6 +59,7 @@ schema = 1  # of configurations and records; raised when a default or a meaning 
 class Described:
     "A configuration with an id; its subclasses are frozen dataclasses."
     header: ClassVar[dict] = {}    # what sets one kind of configuration apart from the others
+    noun: ClassVar[str] = "run"    # what messages call it
 
     def __post_init__(self):
         for f in fields(self):

@@ -95,7 +95,8 @@ class _Rows(Engine):
             raise ValueError(f"`hold_out` {c.hold_out:g} leaves no rows to train on, or none to measure")
         if c.validation_limit is not None and c.validation_limit < (n := len(self.validation_rows)):
             self.validation_rows = _split_rows(self.validation_rows, c.validation_limit/n, 0)[1]
-        if c.method == "isolayer": self.train_rows, self.stop_rows = _split_rows(self.train_rows, 0.3, c.seed)
+        if (aside := METHODS[c.method].aside):
+            self.train_rows, self.stop_rows = _split_rows(self.train_rows, aside, c.seed)
 
     def read(self, tokenizer)->None:
         "Features of all rows, with a tokenizer of transformers."
@@ -117,6 +118,11 @@ class _Rows(Engine):
         "The batches of an epoch, in groups that share an update."
         batches, size = self.batches(self.lengths, self.config.seed, epoch), self.config.accumulate
         return [batches[i:i+size] for i in range(0, len(batches), size)]
+
+    @property
+    def shown(self)->tuple[str,dict]:
+        "Text and options of an epoch's progress bar."
+        return f"epoch {self.epoch+1} of {self.config.epochs}", {}
 
     def shared(self, rows:list[int])->dict:
         "This process's share of a training batch, on the host."

@@ -4,21 +4,20 @@
 
 # %% auto #0
 __all__ = ['losses', 'prepare_penalty', 'strength', 'add_gradients', 'padding_gradient', 'update', 'evaluate', 'note',
-           'run_epochs', 'make_record', 'made_before', 'keep_record', 'open_session', 'carry_through', 'train',
-           'launch']
+           'make_record', 'Objective', 'fine_tuning', 'run_epochs', 'made_before', 'keep_record', 'open_session',
+           'written', 'carry_through', 'held', 'train', 'launch']
 
 # %% ../../nbs/training/09_training.ipynb #7750857f
-import math
 import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
-from functools import partial
 from multiprocessing import parent_process
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -32,22 +31,20 @@ from ..base.covariance import Moments
 from ..text.encoders import quiet
 from .engine import (Evaluation, add_points, check_loss, defined, head_answers, head_scores, machine,
                                       merged, read_states, recording_failure, rounded, step)
+from .engine import Session as Engine
 from ..base.files import absolute, check_writable, folder_beside, local_folder, local_path, run_lock
 from ..geometry.measures import spectrum
-from .methods import begin_of
+from .methods import METHODS, begin_of
 from ..base.modes import joinable_accelerators, random_state, set_random_state
 from ..base.processes import all_processes
 from ..base.programs import check_alone, collect_rarely, end_after, place_of_process
-from .records import RunRecord, check_origin, find_record, origin, other_origin, save_record
+from .records import Recorded, RunRecord, check_origin, find_record, origin, other_origin, save_record
 from .reference import refresh_reference
 from ..penalties.regularizers import pooled_isoscore
-from .runs import RunConfig, padding_counts
+from .runs import Described, RunConfig, padding_counts
 from ..geometry.scores import TooFew, isoscore_from_cov
-from ..penalties.second_stage import cls_features, train_isolayer
 from .session import Session
 from ..base.states import HiddenStates
-from ..text.task_scores import task_metrics
-from ..text.tasks import Task
 
 # %% ../../nbs/training/09_training.ipynb #ea1fb2fa
 def losses(session:Session, rows:list[int])->tuple[Tensor,Tensor|None,HiddenStates]:
@@ -197,61 +194,13 @@ def note(session:Session, log:dict)->None:
     "Hand the plain numbers of a log entry to the tracker, if there is one."
     session.accelerator.log({k: v for k, v in log.items() if isinstance(v, (int, float))}, step=session.updates)
 
-# %% ../../nbs/training/09_training.ipynb #7b03dfe4
-def _run_epoch(session:Session, folder:Path, checkpoint_every:int|None)->None:
-    "The updates that are left of an epoch, saving on the way."
-    start, groups = time.monotonic(), session.groups(session.epoch)
-    bar = session.bar(groups[session.update_in_epoch:], f"epoch {session.epoch+1} of {session.config.epochs}")
-    for group in bar:
-        refresh_reference(session)
-        log = update(session, group)
-        session.updates, session.update_in_epoch = session.updates+1, session.update_in_epoch+1
-        if log:
-            session.steps.append(log)
-            note(session, log)
-            bar.set_postfix({k: f"{log[k]:.3f}" for k in ("task_loss", "batch_isoscore")}, refresh=False)
-        if checkpoint_every and session.updates % checkpoint_every == 0 and session.update_in_epoch < len(groups):
-            start = session.clock(start)
-            save_checkpoint(session, folder)
-    session.clock(start)
-
-# %% ../../nbs/training/09_training.ipynb #d7131131
-def run_epochs(session:Session, folder:Path, checkpoint_every:int|None)->None:
-    "Train from where the session stands to the end, saving on the way."
-    if not session.epochs: session.epochs.append(dict(epoch=0, **evaluate(session)))
-    while session.epoch < session.config.epochs:
-        _run_epoch(session, folder, checkpoint_every)
-        start = time.monotonic()
-        session.epoch, session.update_in_epoch = session.epoch+1, 0
-        session.epochs.append(dict(epoch=session.epoch, **evaluate(session)))
-        note(session, session.epochs[-1])
-        session.clock(start)
-        save_checkpoint(session, folder)
-
-# %% ../../nbs/training/09_training.ipynb #ffb467e0
-def _stage_score(task:Task, logits:Tensor, labels:Tensor)->float:
-    "The task's metric, where an undefined score is below every other."
-    score = task_metrics(task, logits.cpu(), labels.cpu())[task.metric]
-    return -math.inf if math.isnan(score) else score
-
-# %% ../../nbs/training/09_training.ipynb #e5bcd774
-def _insert_isolayer(session:Session)->None:
-    "Freeze the fine-tuned model, train the inserted layer, and measure again."
-    c, model, start = session.config, session.bare, time.monotonic()
-    def batch(part): return {k: v.to(session.device) for k, v in session.collate(part).items()}
-    def features(rows): return cls_features(model, (batch(rows[i:i+64]) for i in range(0, len(rows), 64)))
-    seen, stop = features(session.features), features(session.encode(session.stop_rows))
-    history, best = train_isolayer(model, seen, stop, c.depth, metric=partial(_stage_score, session.task), keep=c.keep,
-                                   loss=c.stage_loss, epochs=c.stage_epochs, seed=c.seed)
-    if session.world > 1:
-        for value in model.transform.state_dict().values(): dist.broadcast(value, 0)
-    measured = evaluate(session)
-    session.epochs.append(dict(epoch=session.epoch, **measured, isolayer_epochs=len(history)-1, isolayer_best=best))
-    session.clock(start)
-
 # %% ../../nbs/training/09_training.ipynb #907dc1ba
 def make_record(session:Session)->RunRecord:
-    "The record of a finished session."
+    "The record of a finished session, after the second stage of a method that has one."
+    if (finish := METHODS[session.config.method].finish) is not None:
+        start, found = time.monotonic(), finish(session)
+        session.epochs.append(dict(epoch=session.epoch, **evaluate(session), **found))
+        session.clock(start)
     found, metric, last = session.data, session.task.metric, session.epochs[-1]
     data = dict(source=found.source, sha256=found.sha256, model_sha256=session.model_sha256, note=found.note,
                 train=len(session.train_rows), validation=len(session.validation_rows))
@@ -259,11 +208,62 @@ def make_record(session:Session)->RunRecord:
     return RunRecord(asdict(session.config), session.config.id, "done", metric, last[metric], session.epochs,
                      session.steps, data, machine(session), round(session.seconds, 2), session.started)
 
+# %% ../../nbs/training/09_training.ipynb #0c0a1e35
+class Objective(NamedTuple):
+    "What one kind of training does in the loop that all kinds share."
+    update:Callable        # (session, group of `session.groups`) -> log of an optimizer step; empty if it is not logged
+    evaluate:Callable      # session -> the entry of its `epochs` for this point
+    record:Callable        # finished session -> its record
+    kind:type=RunRecord    # class of that record
+
+
+def fine_tuning()->Objective:
+    "The row of fine-tuning."
+    return Objective(update, lambda session: dict(epoch=session.epoch, **evaluate(session)), make_record)
+
+# %% ../../nbs/training/09_training.ipynb #7b03dfe4
+def _run_epoch(session:Engine, work:Objective, folder:Path, checkpoint_every:int|None)->None:
+    "The updates that are left of an epoch, saving on the way."
+    start, groups, (text, options) = time.monotonic(), session.groups(session.epoch), session.shown
+    bar = session.bar(groups[session.update_in_epoch:], text, **options)
+    for group in bar:
+        refresh_reference(session)
+        log = work.update(session, group)
+        session.updates, session.update_in_epoch = session.updates+1, session.update_in_epoch+1
+        if log:
+            session.steps.append(log)
+            note(session, log)
+            known = [k for k in ("task_loss", "mlm_loss", "batch_isoscore") if log.get(k) is not None]
+            bar.set_postfix({k: f"{log[k]:.3f}" for k in known}, refresh=False)
+        if checkpoint_every and session.updates % checkpoint_every == 0 and session.update_in_epoch < len(groups):
+            start = session.clock(start)
+            save_checkpoint(session, folder)
+    session.clock(start)
+
+# %% ../../nbs/training/09_training.ipynb #d7131131
+def run_epochs(
+    session:Engine,             # where it has come to
+    folder:Path,                # of its checkpoints
+    checkpoint_every:int|None,  # updates between them; None for one at the end of every epoch
+    work:Objective|None=None,   # None: fine-tuning
+)->None:
+    "Train to the end, measuring and saving on the way."
+    work = work or fine_tuning()
+    if not session.epochs: session.epochs.append(work.evaluate(session))
+    while session.updates < session.total:
+        _run_epoch(session, work, folder, checkpoint_every)
+        start = time.monotonic()
+        session.epoch, session.update_in_epoch = session.epoch+1, 0
+        session.epochs.append(work.evaluate(session))
+        note(session, session.epochs[-1])
+        session.clock(start)
+        save_checkpoint(session, folder)
+
 # %% ../../nbs/training/09_training.ipynb #7aaec3aa
-def made_before(config:RunConfig, root:str|Path, data_dir:str|Path|None=None, hub:bool=False,
-                remake:bool=False)->RunRecord|None:
+def made_before(config:Described, root:str|Path, data_dir:str|Path|None=None, hub:bool=False, remake:bool=False,
+                kind:type=RunRecord, origin:Callable=origin)->Recorded|None:
     "The record of a finished run; an error, or with `remake` nothing, if it was made from other data or weights."
-    record = find_record(root, config.id)
+    record = find_record(root, config.id, kind)
     if record is None or record.status != "done": return None
     now = origin(config, data_dir, hub)
     if remake and other_origin(record.data, now): return None
@@ -271,18 +271,18 @@ def made_before(config:RunConfig, root:str|Path, data_dir:str|Path|None=None, hu
     return record
 
 # %% ../../nbs/training/09_training.ipynb #eaf5a753
-def keep_record(record:RunRecord, root:str|Path)->RunRecord: # the one in the store
+def keep_record(record:Recorded, root:str|Path)->Recorded: # the one in the store
     "Write a record, unless the same run was finished before from the same data and weights."
-    before = find_record(root, record.id)
+    before = find_record(root, record.id, type(record))
     if before is not None and before.status == "done" and not other_origin(before.data, record.data): return before
     save_record(record, root)
     return record
 
 # %% ../../nbs/training/09_training.ipynb #762af781
-def open_session(config:RunConfig, root:str|Path, folder:Path, remake:bool=False, save_model:str|Path|None=None,
-                 **options)->Session:
+def open_session(config:Described, root:str|Path, folder:Path, remake:bool=False, save_model:str|Path|None=None,
+                 make:Callable=Session, **options)->Engine:
     "A session, resumed from its checkpoint if it has one; what cannot be carried out is an error here."
-    session = Session(config, **options)
+    session = make(config, **options)
     if save_model is not None:
         if begin_of(config):
             raise ValueError(f"`save_model`: no folder of transformers holds the model of this run (method "
@@ -296,7 +296,7 @@ def open_session(config:RunConfig, root:str|Path, folder:Path, remake:bool=False
 
 # %% ../../nbs/training/09_training.ipynb #965f8d34
 @contextmanager
-def _written(what:str, place:str|Path)->Iterator[None]:
+def written(what:str, place:str|Path)->Iterator[None]:
     "An error of the disk that says what was not written where, and how to go on."
     try: yield
     except (OSError, SafetensorError) as e:
@@ -304,21 +304,31 @@ def _written(what:str, place:str|Path)->Iterator[None]:
                       "command goes on from the last checkpoint") from e
 
 # %% ../../nbs/training/09_training.ipynb #b998d351
-def carry_through(session:Session, root:str|Path, folder:Path, checkpoint_every:int|None=None,
-                  save_model:str|Path|None=None)->RunRecord:
+def carry_through(session:Engine, root:str|Path, folder:Path, checkpoint_every:int|None=None,
+                  save_model:str|Path|None=None, work:Objective|None=None)->Recorded:
     "Train to the end and write the record, also of a failure; what the machine stops leaves its checkpoint."
-    with recording_failure(session, root):
-        run_epochs(session, folder, checkpoint_every)
-        if session.config.method == "isolayer": _insert_isolayer(session)
-        record = make_record(session)
+    work = work or fine_tuning()
+    with recording_failure(session, root, work.kind):
+        run_epochs(session, folder, checkpoint_every, work)
+        record = work.record(session)
         for one in session.accelerator.trackers: one.finish()    # `end_training` would also end the process group
     if session.rank == 0:
         if save_model is not None:
-            with _written("the model", save_model), quiet():
+            with written("the model", save_model), quiet():
                 for part in (session.bare, session.tokenizer): part.save_pretrained(local_path(save_model))
-        with _written("the record", root): record = keep_record(record, root)
+        with written("the record", root): record = keep_record(record, root)
         shutil.rmtree(folder, ignore_errors=True)
     return broadcast_object_list([record])[0]    # what a process logged of its own sentences is not in the store
+
+# %% ../../nbs/training/09_training.ipynb #c06224e4
+@contextmanager
+def held(config:Described, folder:Path)->Iterator[None]:
+    "The lock of a run; an error if another process has it."
+    with run_lock(folder) as mine:
+        if not mine:
+            raise BlockingIOError(f"{config.noun} {config.id} is running in another process, which holds the lock in "
+                                  f"{folder.parent}: wait for it, or choose another `root`")
+        yield
 
 # %% ../../nbs/training/09_training.ipynb #ec942d65
 def train(
@@ -340,10 +350,7 @@ def train(
     if record is not None and save_model is None:
         if main: shutil.rmtree(folder, ignore_errors=True)    # killed between writing the record and this line
         return record
-    with run_lock(folder) if main else nullcontext(True) as held:
-        if not held:
-            raise BlockingIOError(f"run {config.id} is running in another process, which holds the lock in "
-                                  f"{folder.parent}: wait for it, or choose another `root`")
+    with held(config, folder) if main else nullcontext():
         logs = folder_beside(root, "logs", log_folder)
         session = open_session(config, root, folder, remake, save_model, data_dir=data_dir, hub=hub, progress=progress,
                                tracker=tracker, log_folder=logs)
