@@ -41,7 +41,7 @@ def _istar(c, kind:str):
 def _istar_options(c)->dict:
     "What a run gives to I-STAR, in whichever variant."
     return dict(zeta=c.zeta, layers=c.layers, scope=c.scope, per_layer=c.per_layer, reference_points=c.reference_points,
-                target=c.target, average=c.average if c.refresh == "average" else None, precision=c.penalty_precision)
+                target=c.target, average=0.05 if c.refresh == "average" else None, precision=c.penalty_precision)
 
 
 def _own_means(c, kind:str):
@@ -55,12 +55,11 @@ def _unbiased(c, kind:str):
                          precision=c.penalty_precision)
 
 # %% ../../nbs/training/01_methods.ipynb #8b68f496
-def _simple(name:str, *options:str)->Callable:
-    "A factory of the baseline with this name, which takes some of the run's options in their order."
+def _simple(name:str)->Callable:
+    "A factory of the baseline with this name."
     def make(c, kind:str):
         from istar_nb.penalties import baselines
-        given = [getattr(c, option) for option in options]
-        return getattr(baselines, name)(*given, layers=c.layers, scope=c.scope, tokens=c.tokens)
+        return getattr(baselines, name)(layers=c.layers, scope=c.scope, tokens=c.tokens)
     return make
 
 # %% ../../nbs/training/01_methods.ipynb #f8244dbd
@@ -69,7 +68,7 @@ def _entropy(c, kind:str):
     if c.layers is not None and len(c.layers) > 1:
         raise ValueError(f"`layers` must be one layer with method 'entropy', not {c.layers}")
     layer = -1 if c.layers is None else c.layers[0]
-    return EntropyRegularizer(c.selection, kind == "classification", c.normalize, layer, c.scope)
+    return EntropyRegularizer(c.selection, kind == "classification", layer=layer, scope=c.scope)
 
 # %% ../../nbs/training/01_methods.ipynb #c44b004c
 def _isobn(c, dim:int):
@@ -115,7 +114,7 @@ okabe_ito = dict(black="#000000", orange="#E69F00", sky="#56B4E9", green="#009E7
                  vermillion="#D55E00", purple="#CC79A7")
 _points = ("tokens", "max_points")                  # options of penalties that see a cloud of points
 _score = (*_points, "target", "per_layer", "penalty_precision")    # and of those that score it
-_reference = ("zeta", "refresh", "refresh_every", "average", "reference_points")
+_reference = ("zeta", "refresh", "refresh_every", "reference_points")
 _blue, _green = (okabe_ito["blue"], okabe_ito["vermillion"]), (okabe_ito["green"], okabe_ito["black"])
 
 METHODS = {
@@ -124,10 +123,9 @@ METHODS = {
     "istar-own-means": Method("I-STAR about own means", _blue, _own_means, None, "all", options=(*_score, *_reference)),
     "istar-unbiased": Method("unbiased I-STAR", _blue, _unbiased, None, options=_score),
     "cosreg": Method("CosReg", _green, _simple("CosReg"), 1., options=_points),
-    "entropy": Method("entropy", (okabe_ito["purple"],), _entropy, 1., "cls", options=("selection", "normalize")),
+    "entropy": Method("entropy", (okabe_ito["purple"],), _entropy, 1., "cls", options=("selection",)),
     "vicreg": Method("VICReg", ("#999933",), _simple("VICRegCovariance"), 1., "cls", options=_points),
-    "uniformity": Method("uniformity", ("#882255",), _simple("Uniformity", "temperature"), 1., "cls",
-                         options=(*_points, "temperature")),
+    "uniformity": Method("uniformity", ("#882255",), _simple("Uniformity"), 1., "cls", options=_points),
     "isolayer": Method("IsoLayer", (okabe_ito["sky"],), head="linear",
                        options=("depth", "keep", "stage_epochs", "stage_loss"), finish=_isolayer, aside=0.3),
     "isobn": Method("IsoBN", (okabe_ito["orange"],), head="linear", options=("bias_correction",), transform=_isobn),

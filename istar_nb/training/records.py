@@ -65,6 +65,7 @@ class Recorded:
         record = cls(**values)
         if cls.describes.from_dict(record.config).id != record.id:
             raise ValueError(f"the record's id {record.id!r} does not belong to its configuration")
+        for name in cls.describes.retired: record.config.pop(name, None)    # at their old defaults they say nothing
         return record
 
     def to_json(self)->str:

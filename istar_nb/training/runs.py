@@ -60,6 +60,7 @@ class Described:
     "A configuration with an id; its subclasses are frozen dataclasses."
     header: ClassVar[dict] = {}    # what sets one kind of configuration apart from the others
     noun: ClassVar[str] = "run"    # what messages call it
+    retired: ClassVar[dict] = {}   # former fields, which old records have at these values
 
     def __post_init__(self):
         for f in fields(self):
@@ -93,7 +94,7 @@ class Described:
     def from_dict(cls,
         values:dict, # names and values of fields; the others keep their defaults
     )->Self:
-        "A configuration from parsed JSON or YAML; unknown names are an error."
+        "A configuration from parsed JSON or YAML; unknown names are an error, retired ones at their value are not."
         return cls(**_known(cls, values, f"`{cls.__name__}`"))
 
 # %% ../../nbs/training/02_runs.ipynb #933d160e
@@ -105,7 +106,11 @@ def _plain(kind:type)->dict: # names and values
 
 def _known(kind:type, values:dict, what:str)->dict:
     "Values with lists as tuples; unknown names are an error."
-    known = {f.name for f in fields(kind)}
+    for name, only in kind.retired.items():
+        if values.get(name, only) != only:
+            raise ValueError(f"{what} no longer has the field {name!r}, which was {values[name]!r}: it is read at its "
+                             f"old default {only!r} alone")
+    known, values = {f.name for f in fields(kind)}, {k: v for k, v in values.items() if k not in kind.retired}
     if unknown := sorted(set(values) - known):
         raise ValueError(f"{what} has no field {', '.join(map(repr, unknown))}{near(unknown[0], known)}; it has "
                          f"{', '.join(sorted(known))}")
@@ -163,7 +168,6 @@ class _Penalty(_Strength):
     zeta: float | Literal["auto"] = 0.2  # istar: shrinkage ζ in [0, 1] to the reference; "auto": estimated
     refresh: Literal["epoch", "start", "average"] = "epoch"  # istar: new reference every epoch, one, or moving average
     refresh_every: int | None = None  # istar: also renew it after this many updates
-    average: float = 0.05             # istar: weight of the newest batch in the moving average
     reference_points: int = 250_000   # istar: points behind the reference covariance
     layers: tuple[int, ...] | None = None  # to penalise, 0: embeddings; None: all others for istar, else the last
     tokens: Literal["real", "cls", "all"] | None = None  # under the penalty; None: the method's; "all" counts padding
@@ -172,8 +176,6 @@ class _Penalty(_Strength):
     scope: Literal["global", "local"] = "global"  # penalty of the batch of all processes, or of each its own
     max_points: int | None = None     # tokens of a batch that the penalty sees, drawn at random; None for all
     selection: Literal["atienza", "released", "none"] = "atienza"  # entropy: which bars count as features
-    normalize: bool = False           # entropy: divide every entropy by the logarithm of its number of bars
-    temperature: float = 2.           # uniformity: t in exp(-t·distance²)
 
 # %% ../../nbs/training/02_runs.ipynb #192be9bd
 @dataclass(frozen=True)
@@ -189,6 +191,7 @@ class _Modules(_Penalty):
 @dataclass(frozen=True)
 class RunConfig(_Modules):
     "Everything that decides the result of a run."
+    retired: ClassVar[dict] = dict(average=0.05, normalize=False, temperature=2.)
     epochs: int = 3                   # passes over the training data
     batch_size: int = 32              # sentences in a step, over all processes
     batches: Literal["length", "random"] = "length" # sentences of similar length together, or at random as released
@@ -228,7 +231,7 @@ defaults = {f.name: f.default for f in fields(RunConfig)}
 
 # %% ../../nbs/training/02_runs.ipynb #b434c442
 _positive = ("epochs", "batch_size", "accumulate", "lr", "reference_points", "refresh_every", "max_length", "pad_to",
-             "limit", "validation_limit", "max_points", "temperature", "depth", "stage_epochs")
+             "limit", "validation_limit", "max_points", "depth", "stage_epochs")
 
 def _check_ranges(c:RunConfig)->None:
     "An error that names a number out of its range."
@@ -237,11 +240,10 @@ def _check_ranges(c:RunConfig)->None:
             raise ValueError(f"`{name}` must be above 0, not {value}")
     for name in ("weight_decay", "max_grad_norm", "lam_start", "lam_ramp", "seed"):
         if getattr(c, name) < 0: raise ValueError(f"`{name}` must not be negative, and is {getattr(c, name)}")
-    for name in ("zeta", "warmup", "average"):
+    for name in ("zeta", "warmup"):
         value = getattr(c, name)
         if value != "auto" and not 0 <= value <= 1: raise ValueError(f"`{name}` must be between 0 and 1, not {value}")
     if c.seed >= 2**32: raise ValueError(f"`seed` must be less than 2³², not {c.seed}")
-    if c.temperature > 20: raise ValueError(f"`temperature` must be at most 20, not {c.temperature}")
     if not 0 <= c.hold_out < 1: raise ValueError(f"`hold_out` must be at least 0 and less than 1, not {c.hold_out}")
     for name in ("target", "start_isoscore"):
         if (value := getattr(c, name)) is not None and not 0 < value < 1:
