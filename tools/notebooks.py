@@ -15,6 +15,9 @@ from nbdev.config import update_version
 from nbdev.export import nb_export
 from nbdev.doclinks import nbdev_export
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import surface
+
 root = Path(__file__).resolve().parents[1]
 skip_flags = {"slow", "cuda", "net"}
 
@@ -73,4 +76,5 @@ if __name__ == "__main__":
         for path in paths: nb_export(path, root/"istar_nb")
         update_version(root/"istar_nb")
     else: nbdev_export()
+    surface.write(root)
     for path in paths: run(path)
