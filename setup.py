@@ -30,12 +30,14 @@ setup(
                  *[f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13)]],
     packages=find_packages(include=[cfg["lib_path"], cfg["lib_path"]+".*"],
                            exclude=[cfg["lib_path"]+".study*"]),    # it reads records that only a checkout has
-    package_data={cfg["lib_name"]: ["py.typed"]},
+    package_data={cfg["lib_name"]: ["py.typed", "*.pyi"]},
     python_requires=">="+cfg["min_python"],
     install_requires=shlex.split(cfg["requirements"]),
     extras_require={key.removesuffix(suffix): shlex.split(reqs) for key,reqs in cfg.items() if key.endswith(suffix)},
     long_description=(here/"README.md").read_text(encoding="utf-8"), long_description_content_type="text/markdown",
-    entry_points={"console_scripts": shlex.split(cfg["console_scripts"])},
+    entry_points={"console_scripts": shlex.split(cfg["console_scripts"]),
+                  # other nbdev projects link to the names here
+                  "nbdev": [f'{cfg["lib_name"]}={cfg["lib_path"]}._modidx:d']},
     cmdclass={"build_py": build_with_page},
     zip_safe=False,
 )

@@ -40,6 +40,7 @@ def __getattr__(name:str)->object:
     "A public name of the package, from the module that owns it."
     if name not in _owners: raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_owners[name]}"), name)
+    value.__doc__ = import_module(f"{__name__}._docstrings").docstrings[name]    # with arguments, errors, an example
     globals()[name] = value    # found at once the next time
     return value
 

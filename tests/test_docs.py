@@ -301,3 +301,43 @@ def test_the_table_of_evidence_lists_every_page_by_its_title():
     pages = {path.stem: nbformat.read(path, 4).cells[0].source.splitlines()[0].removeprefix("# ")
              for path in (ROOT/"nbs"/"experiments").glob("*.ipynb")}
     assert {page: question for question, page in rows.items()} == pages
+
+
+def test_every_link_of_the_site_also_works_in_a_folder_of_a_server(site):
+    "No link starts at the root of the server, and each leads to a file of the site."
+    broken = []
+    for path in site.rglob("*.html"):
+        if path.name == "404.html": continue    # a server shows it at any address
+        for link in re.findall(r'<a\s[^>]*?href="([^"#?]+)', path.read_text(encoding="utf-8")):
+            if not re.match(r"[a-z]+:", link) and (link.startswith("/") or not (path.parent/link).exists()):
+                broken.append((path.relative_to(site), link))
+    assert not broken
+
+
+def test_the_markdown_of_the_site_has_relative_links_only(repo, tmp_path):
+    pages = tmp_path/"pages"
+    docs.Site(repo, pages)
+    made = "\n".join(path.read_text(encoding="utf-8") for path in pages.rglob("*.md"))
+    assert "](" in made and not re.findall(r"\]\(/[^)]*\)", made)
+
+
+def test_a_folder_opens_with_its_rooms_in_the_words_of_their_first_lines(site):
+    for folder in ("base", "geometry", "penalties", "text", "training", "sweeps", "report", "app", "study"):
+        made = (site/"explanation"/folder/"index.html").read_text(encoding="utf-8")
+        page = BeautifulSoup(made, "html.parser").article
+        first = [nbformat.read(path, 4).cells for path in sorted((ROOT/"nbs"/folder).glob("[0-9]*.ipynb"))]
+        titles = [re.search(r"^# (.+)", cell.source, re.M)[1] for cells in first
+                  for cell in [next(c for c in cells if c.cell_type == "markdown")]]
+        assert len(page.select("ul li")) == len(page.select("svg rect")) == len(titles)
+
+
+def test_the_reference_opens_with_the_public_names(site):
+    page = BeautifulSoup((site/"reference"/"index.html").read_text(encoding="utf-8"), "html.parser").article
+    assert "isoscore" in page.table.text and len(page.table.find_all("tr")) > 40
+
+
+def test_llms_txt_has_a_line_for_each_page(site):
+    lines = (site/"llms.txt").read_text(encoding="utf-8").splitlines()
+    places = re.findall(r"^- \[.+\]\(https://\S+?/istar_nb/(\S+)\): .+", "\n".join(lines), re.M)
+    assert lines[0] == "# istar_nb" and len(places) > 150
+    assert all((site/place).exists() for place in places)

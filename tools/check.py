@@ -1,6 +1,6 @@
-"""The fast checks: ruff, the type checker, notebooks that are clean, and an export that is in step with them.
+"""The fast checks: ruff, the type checker, notebooks that are clean, an export and public names in step with them.
 
-The last two are made once more in a temporary folder and compared, so that nothing here is changed.
+Notebooks and export are made once more in a temporary folder and compared, so that nothing here is changed.
 """
 import subprocess
 import sys
@@ -9,6 +9,9 @@ from filecmp import cmp
 from pathlib import Path
 from shutil import copy, copytree, ignore_patterns
 from tempfile import TemporaryDirectory
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import surface
 
 root, tools = Path(__file__).resolve().parents[1], Path(sys.executable).parent
 
@@ -41,8 +44,13 @@ def check_outputs():
     return again("nbdev_clean", "nbs", "*.ipynb", "run `make notebooks ONLY=...` or `.venv/bin/nbdev_clean`")
 
 
+def check_surface():
+    return "".join(f"{name} is not what tools/surface.py makes: run `make notebooks`\n" for name in surface.stale(root))
+
+
 checks = {"ruff": lambda: run("ruff", "check", "--quiet"), "types": lambda: run("pyrefly", "check", "--summary=none"),
-          "export in step": check_export, "outputs clean": check_outputs}
+          "export in step": check_export, "names in step": check_surface,
+          "outputs clean": check_outputs}
 
 if __name__ == "__main__":
     failed = 0

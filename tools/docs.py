@@ -9,9 +9,8 @@ import re
 import sys
 import time
 from fnmatch import filter as matching
-from functools import partial
 from pathlib import Path, PurePosixPath
-from posixpath import dirname, join, normpath
+from posixpath import dirname, join, normpath, relpath
 from shutil import copytree, ignore_patterns
 from tempfile import TemporaryDirectory
 
@@ -24,6 +23,8 @@ from mkdocs.exceptions import Abort, ConfigurationError
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import docs_api
 import docs_pages
+import rooms
+from surface import Surface
 
 FOLDERS = {"nbs/experiments/": "evidence/", r"nbs/(?=howto/|[^/]+$)|docs/": "", "nbs/": "explanation/",
            r"\w+/(?=.*\.py$)": "reference/"}
@@ -50,13 +51,20 @@ def place(file):
     return re.sub(r"\.\w+$", ".md", re.sub(r"(^|/)\d+_", r"\1", file.lower()))
 
 
+def relative(target, page):
+    "A link to `target`, from the site's root, as a `page` there writes it; other links stay."
+    if not target.startswith("/"): return target
+    path, mark, anchor = target.partition("#")
+    return f"{relpath(path, '/' + dirname(page))}{mark}{anchor}"
+
+
 def write(path, data):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
 
 
 class Site:
-    "All Markdown of the site, written into `folder`; its links are absolute, and mkdocs makes them relative."
+    "All Markdown of the site, written into `folder`, with relative links, so that any generator can build it."
     def __init__(self, root, folder):
         self.root, self.folder = root, folder
         self.settings = read_config_file(root/"settings.ini", delimiters=["="])
@@ -67,6 +75,7 @@ class Site:
                        | {file: place(file) for file in found if not re.search(r"/[._]", file)})
         self.modules = {file: docs_api.Module(root/file, root/self.package) for file in found if file.endswith(".py")}
         self.names = self.find_names()
+        self.owners = Surface(root).owners if (root/self.package/"__init__.py").exists() else {}
         for file in self.places: self.add(file)
         copytree(root/"docs", folder, dirs_exist_ok=True,
                  ignore=ignore_patterns("*.md", "*.yml", "images", "overrides", "explore"))
@@ -97,12 +106,19 @@ class Site:
 
     def add(self, file):
         "The page of a file of the repository."
+        place = self.places[file]
         if file.endswith(".ipynb"): text = self.notebook(file)
         elif file.endswith(".html"): text = self.explorers()
         elif file in self.modules: text = docs_api.page(self.modules[file], self.package, self.find)
-        elif file.endswith(".py"): text = docs_api.overview(self.modules.values(), self.package)
+        elif file.endswith(".py"): text = docs_api.overview(self.modules.values(), self.package, self.owners)
         else: text = (self.root/file).read_text(encoding="utf-8")
-        write(self.folder/self.places[file], relink(text, partial(self.link, file=file), self.find).encode())
+        folder = re.fullmatch(r"docs/(?:explanation/)?(\w+)/index.md", file)
+        if folder and (self.root/"nbs"/folder[1]).is_dir():
+            text = rooms.page(text, rooms.rooms(self.root/"nbs"/folder[1], self.root/self.package))
+            file = f"nbs/{folder[1]}/index.md"    # where its links start
+        def near(target): return target and relative(target, place)
+        text = relink(text, lambda target: near(self.link(target, file)), lambda name: near(self.find(name)))
+        write(self.folder/place, text.encode())
 
     def notebook(self, file):
         "A notebook as Markdown; its figures and the notebook itself go beside it."
@@ -123,6 +139,18 @@ class Site:
         text = made.pop("index.html").decode()
         for name, data in made.items(): write(self.folder/"explore"/name, data)
         return re.sub(r".*<body>(.*)<h1>(.*?)</h1>(.*)</body>.*", r"# \2\n\n\1\3", text, flags=re.DOTALL)
+
+    def summary(self):
+        "llms.txt: the site's pages with one line each, its subtitle or first sentence (llmstxt.org)."
+        base = f'{self.settings["doc_host"]}{self.settings["doc_baseurl"]}'
+        lines = [f'# {self.settings["title"]}', "", f'> {self.settings["description"]}', ""]
+        for place in sorted(self.places.values()):
+            text = re.sub(r"<[^>]+>", "", (self.folder/place).read_text(encoding="utf-8"))
+            title = re.search(r"^# (.+)", text, re.M)
+            said = re.search(r"^(?:> )?([A-Z].+?)(?:[.:](?= )|$)", text[title.end():], re.M)
+            line = re.sub(r"\[(.+?)\]\(.*?\)", r"\1", said[1] if said else title[1])
+            lines.append(f"- [{title[1]}]({base}/{place[:-3]}.html): {line}")
+        return "\n".join(lines) + "\n"
 
     def nav(self, items, left):
         "The navigation of docs/mkdocs.yml, in which each pattern names the files of `left` that no earlier one does."
@@ -147,6 +175,7 @@ def build_site(root, folder):
                                  site_url=f'{own["doc_host"]}{own["doc_baseurl"]}/')
             config.nav = site.nav(config.nav, dict(site.places))
             build(config)
+            write(folder/"llms.txt", site.summary().encode())
         except (Abort, ConfigurationError) as error: sys.exit(f"docs: {error}")
     print(f"site/index.html: {len(list(folder.rglob('*.html')))} pages in {time.time() - start:.1f} s")
 

@@ -125,9 +125,15 @@ def page(module, package, find):
     return "\n\n".join(filter(None, parts))
 
 
-def overview(modules, package):
-    "One page that lists everything public."
-    parts = ["# Reference", "Everything public, module by module."]
+def overview(modules, package, owners):
+    "One page: what `import` of the package offers, by module in `owners`, and then everything in its modules."
+    modules = list(modules)
+    said = {(module.name, name): (module.file, (ast.get_docstring(node) or "").partition("\n")[0])
+            for module in modules for name, node in module.public}
+    rows = [f"| [`{name}`]({said[owner, name][0]}#{name}) | {said[owner, name][1]} |" for name, owner in owners.items()]
+    table = "\n".join(["| Name | What it is |", "|---|---|", *rows])
+    parts = ["# Reference", *[f"What `import {package}` offers.", table, "The modules below also hold what only the "
+                              "package itself needs."]*bool(rows)]
     for module in modules:
         rows = [f"| [`{name}`]({module.file}#{name}) | {(ast.get_docstring(node) or '').partition(chr(10))[0]} |"
                 for name, node in module.public if "." not in name]

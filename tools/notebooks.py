@@ -18,6 +18,9 @@ from nbdev.export import nb_export
 from nbdev.doclinks import nbdev_export
 from PIL import Image
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import surface
+
 root = Path(__file__).resolve().parents[1]
 skip_flags = {"slow", "cuda", "net"}
 
@@ -90,4 +93,5 @@ if __name__ == "__main__":
         for path in paths: nb_export(path, root/"istar_nb")
         update_version(root/"istar_nb")
     else: nbdev_export()
+    surface.write(root)
     for path in paths: run(path)

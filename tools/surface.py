@@ -1,0 +1,107 @@
+"""What editors and `help` know of the names of `import istar_nb`: `python tools/surface.py` writes both files.
+
+`__init__.pyi` says which module has a name. `_docstrings.py` has a docstring for each, made of the first line and the
+comments that its notebook has, of the errors that its code raises, and of the examples that run in nbs/api.ipynb.
+"""
+import ast
+import sys
+from functools import cache
+from pathlib import Path
+from textwrap import indent
+
+import nbformat
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from docs_api import Module, called, kind_of, parameters
+
+HEAD = "# Written by tools/surface.py, which `make notebooks` runs: do not edit.\n"
+
+
+class Surface:
+    "The public names of the package in the repository `root`."
+    def __init__(self, root):
+        self.package, self.module = root/"istar_nb", cache(self.read)
+        tree = ast.parse((self.package/"__init__.py").read_text(encoding="utf-8"))
+        table = next(ast.literal_eval(node.value) for node in tree.body
+                     if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_public")
+        self.owners = {name: module for module, names in table.items() for name in names.split()}
+        self.examples = {}
+        for cell in nbformat.read(root/"nbs"/"api.ipynb", 4).cells:
+            if not cell.source.startswith("#| example"): continue
+            for node in ast.parse(cell.source).body:
+                shown = ast.get_source_segment(cell.source, node)
+                for name in (n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)):
+                    if f"inb.{name}(" in shown: self.examples.setdefault(name, shown)
+
+    def read(self, module): return Module(self.package/f"{module.replace('.', '/')}.py", self.package)
+
+    def making(self, module, node):
+        "The module and definition whose parameters make `node`: itself, or for a class the first base that has some."
+        if isinstance(node, ast.ClassDef) and not parameters(node):
+            for base in map(ast.unparse, node.bases):
+                if base in module.classes: return self.making(module, module.classes[base])
+                for found in ast.parse("\n".join(module.lines)).body:
+                    if isinstance(found, ast.ImportFrom) and found.level and base in (n.name for n in found.names):
+                        folder = module.name.split(".")[0] if found.level == 1 else ""
+                        owner = self.module(".".join(filter(None, (folder, found.module))))
+                        if base in owner.classes: return self.making(owner, owner.classes[base])
+        return module, node
+
+    def raised(self, module, node):
+        "The errors that a definition raises itself: (kind, message); a class raises what its making raises."
+        if isinstance(node, ast.ClassDef): body = [n for n in node.body if called(n) in ("__init__", "__post_init__")]
+        else: body = [node]
+        found = [n for part in body for n in ast.walk(part)]
+        own = {n.id for n in found if isinstance(n, ast.Name)}
+        helpers = [n for n in ast.parse("\n".join(module.lines)).body
+                   if isinstance(n, ast.FunctionDef) and n.name[0] == "_" and n.name in own]
+        calls = [n.exc for part in (*found, *(n for helper in helpers for n in ast.walk(helper)))
+                 for n in [part] if isinstance(n, ast.Raise) and isinstance(n.exc, ast.Call)]
+        return dict.fromkeys((ast.unparse(call.func), message(call.args[0])) for call in calls if call.args)
+
+    def docstring(self, name):
+        "The docstring of a public name: its first lines, Args, Returns, Raises and an Example."
+        module = self.module(self.owners[name])
+        node = next(node for found, node in module.public if found == name)
+        text, (module, made) = [ast.get_docstring(node) or ""], self.making(module, node)
+        init = [n for n in getattr(made, "body", ()) if called(n) == "__init__"]
+        said = module.said(init[0] if init else made)
+        args = [f"{arg}{f' ({kind})' * bool(kind)}: {said.get(arg.strip('*'), '')}".rstrip(": ")
+                + f"{'; ' if arg in said else ': '}default {value}."*bool(value)
+                for arg, kind, value, _ in parameters(made)]
+        back = kind_of(getattr(node, "returns", None))
+        parts = {"Args": args, "Returns": [": ".join(filter(None, [back, said.get("return", "")]))]*bool(back),
+                 "Raises": [": ".join(error) for error in self.raised(module, made)],
+                 "Example": [">>> " + self.examples[name].replace("\n", "\n... ")] if name in self.examples else []}
+        text += [f"{title}:\n{indent(chr(10).join(lines), '    ')}" for title, lines in parts.items() if lines]
+        return "\n\n".join(text) + "\n"
+
+    def files(self):
+        "Path -> text of what is made."
+        lines = [f"from .{module} import {name} as {name}" for name, module in self.owners.items()]
+        entries = [f"    {name!r}: {self.docstring(name)!r}," for name in self.owners]
+        return {self.package/"__init__.pyi": "\n".join([HEAD, "__version__: str", *lines, ""]),
+                self.package/"_docstrings.py": "\n".join([HEAD, "docstrings = {", *entries, "}", ""])}
+
+
+def message(node):
+    "The text of an error, with what it fills in between braces."
+    if isinstance(node, ast.Constant): return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(part.value if isinstance(part, ast.Constant) else f"{{{ast.unparse(part.value)}}}"
+                       for part in node.values)
+    if isinstance(node, ast.BinOp): return message(node.left) + message(node.right)
+    return ast.unparse(node)
+
+
+def write(root):
+    for path, text in Surface(root).files().items(): path.write_text(text, encoding="utf-8")
+
+
+def stale(root):
+    "The generated files that are not what the notebooks say now."
+    return [path.name for path, text in Surface(root).files().items()
+            if not path.exists() or path.read_text(encoding="utf-8") != text]
+
+
+if __name__ == "__main__": write(Path(__file__).resolve().parents[1])
