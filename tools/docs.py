@@ -186,7 +186,7 @@ def write_readme(root):
     cells, figures = docs_pages.cells(root/"nbs"/"index.ipynb"), "docs/images/readme"
     for old in root.glob(f"{figures}-*"): old.unlink()
     for i, data in enumerate(docs_pages.figures(cells), 1): write(root/f"{figures}-{i}.png", data)
-    write(root/"README.md", relink(docs_pages.readme(cells, f"../{figures}"), link).encode())
+    write(root/"README.md", relink(docs_pages.readme(cells, figures), link).encode())
 
 
 if __name__ == "__main__":
