@@ -142,7 +142,8 @@ def add_sentences_(g:SentenceSums, B:Tensor, M:Tensor, vectors:Tensor, scalars:T
     each = torch.stack([g.total, g.forms, g.trace[:, None]*g.total, g.length[:, None]*g.total])
     vectors += each.sum(1, keepdim=True) if len(B) == 1 else g.weights.T @ each
     b, sigma = g.trace.to(wide), g.length.to(wide)
-    k, h = (torch.linalg.vector_norm(x, dim=(1, 2), dtype=wide)**2 for x in (squares, g.along))
+    # row by row: the norm of a matrix in float64 would copy it
+    k, h = (torch.linalg.vector_norm(x, dim=2).to(wide).square().sum(1) for x in (squares, g.along))
     scalars += (weights.to(wide)*torch.stack([k, b*b, h, b*sigma, sigma*sigma], 1)).sum(1)
 
 # %% ../../nbs/geometry/03_batch_scores.ipynb #04fccd36
