@@ -36,19 +36,20 @@ def drawing(every):
         column = used[depth[room.name]] = used.get(depth[room.name], -1) + 1
         spots[room.name] = (column*150 + 10, (max(depth.values()) - depth[room.name])*80 + 10)
     width, height = 150*(max(used.values()) + 1) + 10, 80*(max(depth.values()) + 1)
-    parts = []
+    lines, boxes = [], []
     for room in every:
         x, y = spots[room.name]
         for name in sorted(room.uses & set(spots)):
             a, b = spots[name]
-            parts.append(f'<path d="M{a + 65} {b} C{a + 65} {b - 25} {x + 65} {y + 65} {x + 65} {y + 40}" fill="none" '
+            lines.append(f'<path d="M{a + 65} {b} C{a + 65} {b - 25} {x + 65} {y + 65} {x + 65} {y + 40}" fill="none" '
                          'stroke="currentColor" stroke-opacity="0.35"/>')
-        parts.append(f'<rect x="{x}" y="{y}" width="130" height="40" rx="6" fill="none" stroke="currentColor"/>'
+        boxes.append(f'<rect x="{x}" y="{y}" width="130" height="40" rx="6" stroke="currentColor" '
+                     'style="fill: var(--md-default-bg-color, Canvas)"/>'
                      f'<text x="{x + 65}" y="{y + 25}" text-anchor="middle" font-size="13" fill="currentColor">'
                      f'{html.escape(room.name)}</text>')
     label = f"The rooms {', '.join(room.name for room in every)}; a line leads up to a room from each that it imports"
     return (f'<svg role="img" aria-label="{label}" viewBox="0 0 {width} {height}" width="{width}" '
-            f'style="max-width: 100%; height: auto">{"".join(parts)}</svg>')
+            f'style="max-width: 100%; height: auto">{"".join(lines + boxes)}</svg>')
 
 
 def page(text, every):
