@@ -59,7 +59,7 @@ def start(*words, **more)->subprocess.CompletedProcess:
 def test_python_can_start_the_command_as_a_module(tmp_path):
     program = [sys.executable, "-m", "istar_nb.app.cli"]
     done = subprocess.run([*program, "tasks", "--no-such-option"], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 2 and done.stderr == "istar: there is no option --no-such-option\n"
+    assert done.returncode == 2 and done.stderr == "istar: unrecognized arguments: --no-such-option\n"
     words = "train --model tiny-bert --limit 40 --epochs 1 --no-progress --root".split()
     done = subprocess.run([*program, *words, tmp_path], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0 and len(list(iterate_records(tmp_path))) == 1
@@ -310,6 +310,24 @@ def test_a_full_disk_costs_no_numbers(run, monkeypatch):
 
 def test_nothing_stays_of_a_refused_command(run):
     assert run("measure", "--task", "colour", "--out", "deep/er/folder")[0] == 2 and not list(Path().iterdir())
+
+
+def test_a_saved_model_is_never_overwritten(run, no_work):
+    "Another run's model may be there, and it took hours."
+    Path("tuned").mkdir()
+    Path("tuned/model.safetensors").write_bytes(b"of another run")
+    code, said = run("train", "--model", "tiny-bert", "--save-model", "tuned")
+    assert code == 2 and "--save-model tuned is not empty" in said and said.count("\n") == 1, said
+    assert Path("tuned/model.safetensors").read_bytes() == b"of another run" and not Path("runs").exists()
+
+
+def test_a_measurement_names_its_outlier_dimensions(run):
+    x = np.random.default_rng(0).normal(size=(200, 32))
+    x[:, [3, 17]] *= 50
+    np.save("x.npy", x)
+    assert run("measure", "x.npy")[0] == 0
+    values = json.loads(Path("isotropy/isotropy.json").read_text(encoding="utf-8"))["measures"]["x.npy"]["points"]
+    assert values["outliers"] == [3, 17] and values["outlier_count"] == 2
 
 
 # Paths ---------------------------------------------------------------------------------------------------------------

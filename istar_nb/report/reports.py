@@ -4,17 +4,23 @@
 
 # %% auto #0
 __all__ = ['Section', 'show_value', 'with_error', 'measured_on', 'change_table', 'comparison_page', 'gaps', 'error_note',
-           'measure_table', 'difference_table', 'measure_page', 'show_table', 'fitting', 'show_comparison']
+           'measure_table', 'difference_table', 'measure_page', 'show_table', 'fitting', 'measured_columns',
+           'show_runs', 'rows_with', 'show_comparison']
 
 # %% ../../nbs/report/04_reports.ipynb #3c45986c
 import math
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from ..base.names import near
 from .figures import measure_figure, measure_names, png_bytes, run_label, signed
 from ..sweeps.grids import terminal
 from ..training.records import RunRecord
+from ..training.runs import defaults
+
+if TYPE_CHECKING: import pandas as pd
 
 # %% ../../nbs/report/04_reports.ipynb #a11c04c8
 @dataclass(frozen=True)
@@ -297,6 +303,63 @@ def fitting(
         if sum(widths[j] for j in shown) <= (width or console.width) - 1: break
         if columns[i] not in keep: shown.remove(i)
     return shown
+
+# %% ../../nbs/report/04_reports.ipynb #29742dce
+def measured_columns(
+    table:"pd.DataFrame", # one run a row
+)->list[str]:
+    "The columns of what finished runs were measured to be: IsoScore unbiased where it is known, else the plug-in."
+    done = table[table.status == "done"]
+    known = done.isoscore_unbiased.notna()
+    plain = [] if len(done) and known.all() else ["isoscore"]
+    unbiased = ["isoscore_unbiased", "measured_tokens", "sentences"] if known.any() else []
+    rows = ["validation_rows"]*bool(done.validation_rows.notna().any())
+    return ["collapsed"]*bool((done.collapsed == 1).any()) + [*rows, *plain, *unbiased]
+
+# %% ../../nbs/report/04_reports.ipynb #15bfecc2
+_always = ("id", "status", "epoch", "task", "method", "lam", "seed", "metric", "score", "collapsed", "isoscore",
+           "isoscore_unbiased", "equal", "score_difference", "isoscore_difference")
+_counts = ("validation_rows", "measured_tokens", "sentences")
+_kinds = {"isoscore": "isoscore is the plug-in score, which is too low for few tokens",
+          "isoscore_unbiased": "isoscore_unbiased: ± one standard error"}
+
+def show_runs(
+    table:"pd.DataFrame", # one run a row
+    ends:list[str],       # its columns of results
+    title:str,            # over the table
+    caption:str,          # under it
+)->None:
+    "List runs with the options in which they differ."
+    if "isoscore_unbiased" in ends:
+        values = [with_error(row, "isoscore_unbiased") for row in table.to_dict("records")]
+        table = table.assign(isoscore_unbiased=values)
+    varied = [c for c in defaults if c in table and table[c].map(str).nunique() > 1 or c in ("task", "method")]
+    first = [c for c in ends if c == "status"]
+    columns = ["id", *first, *varied, *(c for c in ends if c not in first)]
+    def cell(name, value):
+        if name in _counts and isinstance(value, float) and value.is_integer(): return int(value)
+        return f"{value:g}" if name in defaults and isinstance(value, float) and value == value else value
+    rows = [list(map(cell, columns, row)) for row in table.reindex(columns=columns).astype(object).values.tolist()]
+    shown = fitting(columns, rows, _always)
+    out = ", ".join(c for i, c in enumerate(columns) if i not in shown)
+    note = f"no room for {out}; --export writes all columns" if out else ""
+    show_table([columns[i] for i in shown], [[row[i] for i in shown] for row in rows], title,
+               "\n".join(filter(None, [*(text for name, text in _kinds.items() if name in ends), note, caption])))
+
+# %% ../../nbs/report/04_reports.ipynb #aee2136d
+def rows_with(
+    table:"pd.DataFrame", # of runs
+    condition:str,        # NAME=VALUE with one of its columns; the value as it is stored or as it is shown
+)->"pd.Series":           # of booleans, one a row
+    "Which rows of a table match a condition of `istar runs --where`."
+    name, equals, value = condition.partition("=")
+    if not equals or name not in table:
+        raise ValueError(f"`where` {condition!r} must be NAME=VALUE with a column of the table{near(name, table)}: "
+                         f"{', '.join(map(str, table.columns))}")
+    def forms(cell): return str(cell), show_value(cell), str(cell).lower()
+    if table[name].dtype != float: return table[name].map(lambda cell: value in forms(cell)).astype(bool)
+    try: return (table[name] == float(value)) | (table[name].map(show_value) == value)
+    except ValueError: raise ValueError(f"`where` {condition!r}: {name} is a number") from None
 
 # %% ../../nbs/report/04_reports.ipynb #3e66d794
 def show_comparison(
