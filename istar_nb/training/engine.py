@@ -131,7 +131,8 @@ class Session(_Progress):
 def check_loss(loss:Tensor, updates:int)->None:
     "An error for a loss that is not finite."
     if not loss.isfinite():
-        raise FloatingPointError(f"the loss is {loss.item()} after {updates} updates; a weaker penalty or a lower learning rate may help")
+        raise FloatingPointError(f"the loss is {loss.item()} after {updates} updates; a weaker penalty or a lower "
+                                 "learning rate may help")
 
 # %% ../../nbs/training/04_engine.ipynb #7a1f2a20
 def step(session:Session)->float: # norm of the gradient before it was clipped
