@@ -1,8 +1,7 @@
 "What editors and `help` know of `import istar_nb`: in step with the notebooks, and resolved by a type checker."
-import re
 import subprocess
 import sys
-from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import istar_nb as inb
@@ -48,10 +47,8 @@ def test_a_type_checker_resolves_the_lazy_names(tmp_path):
 
 
 def test_other_nbdev_projects_can_link_to_names_here():
-    "What an installation declares under the entry point group `nbdev` exists, and knows the public names."
-    setup = (root/"setup.py").read_text(encoding="utf-8")
-    module, _, name = re.search(r"=\{cfg\[\"lib_path\"\]\}\.(_modidx):(d)", setup)[0].rpartition(".")[2].partition(":")
-    found = getattr(import_module(f"istar_nb.{module}"), name)
+    "What the installation declares under the entry point group `nbdev` exists, and knows the public names."
+    found = entry_points(group="nbdev")["istar_nb"].load()
     assert {"settings", "syms"} <= set(found)
     for public, owner in inb._owners.items():
         assert f"istar_nb.{owner}.{public}" in found["syms"][f"istar_nb.{owner}"], public

@@ -85,13 +85,12 @@ class Surface:
 
 
 def message(node):
-    "The text of an error, with what it fills in between braces."
+    "The text of an error, with … for what it fills in."
     if isinstance(node, ast.Constant): return str(node.value)
     if isinstance(node, ast.JoinedStr):
-        return "".join(part.value if isinstance(part, ast.Constant) else f"{{{ast.unparse(part.value)}}}"
-                       for part in node.values)
+        return "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
     if isinstance(node, ast.BinOp): return message(node.left) + message(node.right)
-    return ast.unparse(node)
+    return "…"
 
 
 def write(root):

@@ -141,10 +141,10 @@ def number(
 Kind = Literal["score", "geometry", "estimator"]
 own = "beyond the papers"
 
-# %% ../../nbs/study/00_verdicts.ipynb #8f7bace5
+# %% ../../nbs/study/00_verdicts.ipynb #8f7bace4
 @dataclass(frozen=True, kw_only=True)
-class Claim:
-    "A claim of a paper, or a question of our own, and what the records say about it."
+class _Subject:
+    "What a claim of a paper, or a question of our own, is about."
     topic: str                        # what is claimed, a key of `statements`
     paper: str                        # such as "I-STAR"; `own` where no paper claims it
     where: str                        # such as "Table 1"
@@ -164,6 +164,11 @@ class Claim:
     target: float|None = None         # IsoScore that a run is pulled to, or starts from
     zeta: float|None = None           # shrinkage ζ
     size: int|None = None             # number of points in a sample
+
+# %% ../../nbs/study/00_verdicts.ipynb #8f7bace5
+@dataclass(frozen=True, kw_only=True)
+class Claim(_Subject):
+    "A claim of a paper, or a question of our own, and what the records say about it."
     found: Estimate = field(compare=False)                        # what the records measure
     collapsed: tuple[int,int]|None = field(default=None, compare=False) # how many of how many runs; None if not counted
     effect: float|None = field(default=None, compare=False)       # the paper's own effect; None where it prints none
