@@ -123,8 +123,8 @@ def train_command(
     if main := place_of_process()[0] == 0: check_folders(places)
     if save_model is not None:
         save_model = str(folder := check_place("--save-model", local_path(save_model)))
-        if folder.is_dir() and any(folder.iterdir()):
-            raise ValueError(f"--save-model {folder} is not empty: name another folder, or remove what is in it")
+        if folder.is_dir() and any(folder.iterdir()) and not config.made(folder):
+            raise ValueError(f"--save-model {folder} holds something that this run has not made: name another folder")
     with waiting("starting", places.progress and main):
         from istar_nb.report.reports import show_comparison, show_value
         from istar_nb.training.training import launch, train

@@ -41,7 +41,7 @@ from ..base.programs import check_alone, collect_rarely, end_after, place_of_pro
 from .records import Recorded, RunRecord, check_origin, find_record, origin, other_origin, save_record
 from .reference import refresh_reference
 from ..penalties.regularizers import pooled_isoscore
-from .runs import Described, RunConfig, padding_counts
+from .runs import Described, RunConfig, padding_counts, run_file
 from ..geometry.scores import TooFew, isoscore_from_cov
 from .session import Session
 from ..base.states import HiddenStates
@@ -315,7 +315,9 @@ def carry_through(session:Engine, root:str|Path, folder:Path, checkpoint_every:i
     if session.rank == 0:
         if save_model is not None:
             with written("the model", save_model), quiet():
-                for part in (session.bare, session.tokenizer): part.save_pretrained(local_path(save_model))
+                (kept := local_path(save_model)).mkdir(parents=True, exist_ok=True)
+                (kept/run_file).write_text(session.config.canonical, encoding="utf-8")    # whose model it is
+                for part in (session.bare, session.tokenizer): part.save_pretrained(kept)
         with written("the record", root): record = keep_record(record, root)
         shutil.rmtree(folder, ignore_errors=True)
     return broadcast_object_list([record])[0]    # what a process logged of its own sentences is not in the store
