@@ -259,7 +259,7 @@ def pretrain_command(
         from istar_nb.training.pretrain_runs import PretrainConfig, PretrainRecord
         from istar_nb.training.pretraining import pretrain
         from istar_nb.training.records import find_record
-        from istar_nb.report.reports import show_table
+        from istar_nb.report.reports import show_table, with_error
     check_folders(places)
     rows, grid = [], local_path(grid)
     for config in configurations(grid, PretrainConfig):
@@ -269,8 +269,8 @@ def pretrain_command(
         last = made.evaluations[-1] if made is not None and made.evaluations else {}
         there = "yes" if pretrained_folder(name, models).is_dir() else "no"
         rows.append([name, config.model or "new", config.lam, config.seed, there, last.get("mlm_loss"),
-                     last.get("isoscore")])
-    head = ["model", "trained from", "λ", "seed", "exists", "held-out loss, nats", "ι"]
+                     with_error(last, "isoscore_unbiased"), last.get("tokens")])
+    head = ["model", "trained from", "λ", "seed", "exists", "held-out loss, nats", "ι, unbiased", "tokens"]
     show_table(head, rows, f"models of {grid.name}")
 
 # %% ../../nbs/app/01_commands.ipynb #131fe150

@@ -25,7 +25,8 @@ from ..text.tasks import TASKS
 
 # %% ../../nbs/sweeps/03_selection.ipynb #44d33364
 # What an epoch has beside the task's metrics.
-geometry_scores = ("isoscore", "mean_cosine", "cls_isoscore", "cls_anisotropy_raw", "cls_anisotropy_centred")
+geometry_scores = ("isoscore", "isoscore_unbiased", "mean_cosine", "cls_isoscore", "cls_anisotropy_raw",
+                   "cls_anisotropy_centred")
 
 def _check_selection(configs:Sequence[RunConfig], hold_out:float, seeds:Sequence[int], by:Sequence[str],
                      metric:str|None)->None:
