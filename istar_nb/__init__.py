@@ -20,7 +20,7 @@ _public = {
     "geometry.watching": "watch",
     "penalties.regularizers": "Regularizer IStar UnbiasedIStar",
     "penalties.baselines": "CosReg VICRegCovariance Uniformity RelativeStrength",
-    "penalties.topology": "h0_bars persistent_entropy select_bars EntropyRegularizer",
+    "penalties.topology": "barcode h0_bars persistent_entropy select_bars EntropyRegularizer",
     "penalties.isolayer": "IsoLayer JointLoss IsoBN",
     "geometry.transforms": "Whitening AllButTheTop",
     "penalties.integrations": "IsotropyTrainerMixin IsotropyCallback IsotropyLoss collect_reference",

@@ -26,6 +26,7 @@ from .penalties.baselines import CosReg as CosReg
 from .penalties.baselines import VICRegCovariance as VICRegCovariance
 from .penalties.baselines import Uniformity as Uniformity
 from .penalties.baselines import RelativeStrength as RelativeStrength
+from .penalties.topology import barcode as barcode
 from .penalties.topology import h0_bars as h0_bars
 from .penalties.topology import persistent_entropy as persistent_entropy
 from .penalties.topology import select_bars as select_bars
