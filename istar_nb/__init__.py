@@ -32,6 +32,7 @@ _public = {
     "sweeps.grids": "grid load_records load_sweep",
     "sweeps.sweeps": "sweep",
     "report.isotropy": "measure Isotropy",
+    "report.judging": "judge",
 }
 _owners = {name: module for module, names in _public.items() for name in names.split()}
 

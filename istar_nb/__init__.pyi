@@ -54,3 +54,4 @@ from .sweeps.grids import load_sweep as load_sweep
 from .sweeps.sweeps import sweep as sweep
 from .report.isotropy import measure as measure
 from .report.isotropy import Isotropy as Isotropy
+from .report.judging import judge as judge

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['check_columns', 'of_runs', 'paired_differences', 'Interval', 'finite_values', 'student_interval',
-           'bootstrap_interval', 'crossed_interval', 'sign_flip_test', 'power', 'detectable_effect', 'holm', 'spearman',
-           'spread', 'compare', 'summarise']
+           'bootstrap_interval', 'crossed_interval', 'sign_flip_test', 'power', 'detectable_effect', 'seeds_needed',
+           'holm', 'spearman', 'spread', 'compare', 'summarise']
 
 # %% ../../nbs/report/00_statistics.ipynb #5e503b11
 from collections.abc import Callable, Sequence
@@ -17,10 +17,11 @@ import numpy as np
 def check_columns(
     frame,               # pandas DataFrame
     wanted:Sequence[str], # column names
+    argument:str="frame", # what the table is called
 )->None:
     "An error that names the columns a table lacks."
     if lacking := [name for name in dict.fromkeys(wanted) if name not in frame.columns]:
-        raise ValueError(f"`frame` has no column {', '.join(map(repr, lacking))}; it has "
+        raise ValueError(f"`{argument}` has no column {', '.join(map(repr, lacking))}; it has "
                          f"{', '.join(map(str, frame.columns))}")
 
 # %% ../../nbs/report/00_statistics.ipynb #0f4327bf
@@ -223,6 +224,21 @@ def detectable_effect(
     high = 1.
     while power(high, 1., n, alpha) < wanted: high *= 2
     return float(sd)*optimize.brentq(lambda effect: power(effect, 1., n, alpha) - wanted, 0, high)
+
+# %% ../../nbs/report/00_statistics.ipynb #9d00f001
+def seeds_needed(
+    effect:float,       # true mean of the differences
+    sd:float,           # their standard deviation, above 0
+    wanted:float=0.8,   # probability of detecting the effect
+    most:int=10_000,    # largest number of pairs considered
+)->int|None:            # at least 3; None where even `most` are too few
+    "How many pairs a t test at the 0.05 level needs."
+    if effect == 0 or power(effect, sd, most) < wanted: return None
+    low, high = 2, most
+    while high - low > 1:
+        middle = (low + high)//2
+        low, high = (low, middle) if power(effect, sd, middle) >= wanted else (middle, high)
+    return high
 
 # %% ../../nbs/report/00_statistics.ipynb #affe1d0e
 def holm(
