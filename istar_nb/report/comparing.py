@@ -226,7 +226,8 @@ def _alike(
     rows = {}
     for i, (l, m) in enumerate(matched([*xs], [*ys]).items()):
         j = tables["second"].index(m)
-        rows[l] = dict(layer=m) | {name: table[i][j] for name, table in tables.items() if name not in ("first", "second")}
+        numbers = {name: table[i][j] for name, table in tables.items() if name not in ("first", "second")}
+        rows[l] = dict(layer=m) | numbers
         if xs[l].shape == ys[m].shape:
             cosines = torch.cosine_similarity(xs[l], ys[m])
             rows[l] |= dict(cosine=cosines.mean().item(), least_cosine=cosines.min().item())
@@ -276,9 +277,9 @@ class _Compared:
         return pd.DataFrame(list(rows.values()), pd.MultiIndex.from_tuples(rows, names=["model", "layer"]))
 
 # %% ../../nbs/report/09_comparing.ipynb #c5cc9f46
-_how = ("CKA is debiased (Kornblith et al. 2019), ± one standard error by leaving out one text at a time. Neighbours are "
-        "the {k} nearest texts by cosine, and by chance is what remains where the texts of one model are permuted. {point}")
-_means = "A text is the mean of its tokens, because tokens of two tokenizers do not correspond."
+_how = ("CKA is debiased (Kornblith et al. 2019), ± one standard error by leaving out one text at a time. Neighbours "
+        "are the {k} nearest texts by cosine, and by chance is what remains where the texts of one model are permuted.")
+_means = " A text is the mean of its tokens, because tokens of two tokenizers do not correspond."
 
 class Comparison(_Compared):
     "Two models, or a series of them, on the same texts: to look at and save."
@@ -299,7 +300,7 @@ class Comparison(_Compared):
 
     def how(self)->str:
         "How to read the numbers."
-        return _how.format(k=self.neighbors, point="" if ": its " in self.source or "rows of" in self.source else _means)
+        return _how.format(k=self.neighbors) + ("" if ": its " in self.source or "rows of" in self.source else _means)
 
     def save(self,
         path:str|Path, # .html for a page with figures, .json for the numbers
@@ -399,7 +400,7 @@ def _rows_seen(things:list, sample:int, memory:float)->tuple[dict[str,Seen],str]
     found, counts = zip(*(_see_points(thing, sample, memory) for thing in things))
     if len(set(counts)) > 1:
         came = ", ".join(f"{label} has {count:,}" for label, count in zip(labels, counts))
-        raise ValueError(f"`a` and `b` must have a row for each of the same texts: {came} rows")
+        raise ValueError(f"both must have a row for each of the same texts: {came} rows")
     return dict(zip(distinct([Path(label).name for label in labels], labels), found)), f"{counts[0]:,} rows of points"
 
 # %% ../../nbs/report/09_comparing.ipynb #edb71142

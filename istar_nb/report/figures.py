@@ -201,6 +201,7 @@ def measure_figure(
 # %% ../../nbs/report/01_figures.ipynb #4321dd8f
 def plot_pairs(
     values:Sequence[Sequence[float]], # (L, M); None where there is none
+    errors:Sequence[Sequence[float]], # (L, M) standard errors
     first:Sequence[str],              # L layers
     second:Sequence[str],             # M layers
     title:str="",                     # of the axes
@@ -216,7 +217,9 @@ def plot_pairs(
     if len(first)*len(second) <= 100:
         for i, row in enumerate(numbers):
             for j, v in enumerate(row):
-                if v == v: ax.text(j, i, f"{v:.2f}", ha="center", va="center", size=7, color="w" if v < 0.6 else "k")
+                if v != v: continue
+                ax.text(j, i, f"{v:.2f}\n±{errors[i][j]:.2f}", ha="center", va="center", size=6,
+                        color="w" if v < 0.6 else "k")
     return ax
 
 
@@ -233,7 +236,7 @@ def compare_figure(
     with style():
         fig, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
         for ax, (name, title) in zip(axes, titles.items()):
-            plot_pairs(tables[name], tables["first"], tables["second"], title, ax)
+            plot_pairs(tables[name], tables[f"{name}_se"], tables["first"], tables["second"], title, ax)
             ax.set(xlabel=f"layer of {literal(second)}", ylabel=f"layer of {literal(first)}")
     return fig
 

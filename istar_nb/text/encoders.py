@@ -219,7 +219,7 @@ def _read_checkpoint(
 
 # %% ../../nbs/text/06_encoders.ipynb #6c7c12be
 def load_pretrained(
-    name:str,               # a local folder, a hub id, hub id@revision, "minilm", or "scratch:" and an id of pre-training
+    name:str,               # a local folder, a hub id (or id@revision), "minilm", or "scratch:" and an id
     task:Head,              # whose head to put on; None for the bare encoder
     hub:bool,               # allow downloading from the Hugging Face hub
     use_safetensors:bool,   # False also accepts pickled weights
