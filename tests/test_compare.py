@@ -53,7 +53,8 @@ def seen_by_two(rank=None):
 def test_processes_merge_what_they_have_seen(tmp_path):
     merged = metrics(slice(0, 23))
     for metric, more in zip(merged, metrics(slice(23, 60))): metric.merge_state(more)
-    for found in on_two(seen_by_two, folder=tmp_path): assert_close(found, numbers(merged), rtol=1e-9, atol=1e-9)
+    # products of states are added in float32 while they wait
+    for found in on_two(seen_by_two, folder=tmp_path): assert_close(found, numbers(merged), rtol=1e-6, atol=1e-8)
 
 
 @pytest.fixture
@@ -140,7 +141,7 @@ def test_revisions_of_a_model_of_the_hub_are_a_series(tmp_path):
 
 @pytest.mark.parametrize("words, message", [
     ("compare a.npy short.npy", "a.npy has 60, short.npy has 50 rows"), ("compare a.npy", "the following arguments"),
-    ("compare a.npy a.npy --neighbors 0", "--neighbors"), ("compare tiny-bert a.npy --checkpoints nowhere", "nowhere"),
+    ("compare a.npy a.npy --neighbors 0", "--neighbors"), ("compare tiny-bert a.npy --checkpoints x", "on texts"),
     ("compare tiny-bert tiny-nothing stdlib-docs --limit 20", "tiny-nothing"),
     ("compare tiny-bert tiny-gpt2", "compared on texts"),
     ("compare tiny-bert tiny-gpt2 stdlib-docs --limit 3", "5 texts")])

@@ -312,6 +312,13 @@ def _meant_by_measure(word:str, given:dict, more:str="; a model is named with --
                      f"{more}")
 
 
+def _meant_by_compare(word:str, given:dict)->str:
+    "The option of `istar compare` that the word after the models stands for."
+    meant = _meant_by_measure(word, given, "")
+    if meant == "embeddings": raise ValueError(f"{word} is a file of points, and models are compared on texts")
+    return meant
+
+
 def _meant_by_train(word:str, given:dict)->str:
     "The option of `istar train` that a word alone stands for."
     if word in TASKS: return "task"
@@ -322,7 +329,7 @@ def _meant_by_train(word:str, given:dict)->str:
 
 
 _meant:dict[str,Callable[[str,dict],str]] = dict(
-    measure=_meant_by_measure, compare=lambda word, given: _meant_by_measure(word, given, ""), train=_meant_by_train,
+    measure=_meant_by_measure, compare=_meant_by_compare, train=_meant_by_train,
     demo=lambda word, given: "task", runs=lambda word, given: "root")
 
 # %% ../../nbs/app/02_cli.ipynb #2702b7d2
