@@ -118,11 +118,14 @@ def _see_points(
 )->tuple[Seen,int]: # and how many rows there were
     "Read the rows of a file or of a matrix."
     m, kept, read = Measurement(of="rows", memory=memory), [], 0
+    name = points if isinstance(points, str) else "points"
     parts = _embedding_parts(points) if isinstance(points, str) else as_points(points, "points").split(8192)
     for part in parts:
-        m.update(part, None, np.arange(read, read + len(part)))
+        try: m.update(part, None, np.arange(read, read + len(part)))
+        except ValueError as e: raise ValueError(str(e).replace("`x`", f"`{name}`")) from e
         kept.append(part.float())
         read += len(part)
+    if not read: raise ValueError(f"`{name}` has no points")
     vectors = torch.cat(kept)[_sample(read, sample)]
     return Seen(dict(points=m), dict(points=vectors), torch.ones(len(vectors), dtype=torch.bool)), read
 
