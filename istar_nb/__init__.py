@@ -17,6 +17,7 @@ _public = {
                          "outlier_dimensions",
     "geometry.dimension": "two_nn two_nn_with_error gride",
     "geometry.streaming": "IsoScoreMetric IsotropyMetrics",
+    "geometry.second_moments": "cka second_moments CKAMetric",
     "geometry.watching": "watch",
     "penalties.regularizers": "Regularizer IStar UnbiasedIStar",
     "penalties.baselines": "CosReg VICRegCovariance Uniformity RelativeStrength",
@@ -32,6 +33,7 @@ _public = {
     "sweeps.grids": "grid load_records load_sweep",
     "sweeps.sweeps": "sweep",
     "report.isotropy": "measure Isotropy",
+    "report.comparing": "compare",
     "report.judging": "judge",
 }
 _owners = {name: module for module, names in _public.items() for name in names.split()}

@@ -85,15 +85,13 @@ def descriptor(content:bytes, folder:Path)->Path:
 
 
 @pytest.mark.parametrize("pipe", [fifo, descriptor])
-@pytest.mark.parametrize("compare", [False, True], ids=["once", "twice"])
-def test_a_pipe_gives_all_its_texts(pipe, compare, measure, tmp_path):
-    texts = SENTENCES[:300] if compare else SENTENCES
-    content, more = "\n".join(texts).encode(), ["--compare", "tiny-gpt2"]*compare
+def test_a_pipe_gives_all_its_texts(pipe, measure, tmp_path):
+    content = "\n".join(SENTENCES).encode()
     Path("file.txt").write_bytes(content)
-    piped, stored = measure("--text", pipe(content, tmp_path), *more), measure("--text", "file.txt", *more)
+    piped, stored = measure("--text", pipe(content, tmp_path)), measure("--text", "file.txt")
     assert piped["measures"] == stored["measures"]
     # a descriptor has only a number
-    assert piped["source"].startswith(f"{len(texts):,} texts of {'pipe' if pipe is fifo else 'a pipe'}, ")
+    assert piped["source"].startswith(f"{len(SENTENCES):,} texts of {'pipe' if pipe is fifo else 'a pipe'}, ")
 
 
 @pytest.fixture
@@ -106,11 +104,10 @@ def standard_input():
 
 
 @pytest.mark.parametrize("name", ["-", "/dev/stdin"])
-@pytest.mark.parametrize("words", [[], ["--compare", "tiny-gpt2"]], ids=["once", "twice"])
-def test_a_limit_ends_an_endless_standard_input(name, words, measure, standard_input):
+def test_a_limit_ends_an_endless_standard_input(name, measure, standard_input):
     with subprocess.Popen(["yes", "A line without end."], stdout=subprocess.PIPE) as endless:
         standard_input(endless.stdout)
-        found = measure("--text", name, "--tokens", "mean", "--limit", 9, *words)
+        found = measure("--text", name, "--tokens", "mean", "--limit", 9)
         endless.kill()
     assert (all(layers["1"]["count"] == 9 for layers in found["measures"].values())
             and found["source"].startswith("9 texts"))
@@ -166,7 +163,7 @@ def test_embeddings_that_cannot_be_measured_are_named(run):
     np.save("bad.npy", np.full((20, 4), np.inf))
     code, said = run("measure", "--embeddings", "empty.parquet")
     assert code == 2 and "empty.parquet" in said and "has no points" in said
-    code, said = run("measure", "--embeddings", "good.npy", "--compare", "bad.npy")
+    code, said = run("compare", "good.npy", "bad.npy")
     assert code == 2 and "bad.npy" in said and "not finite" in said
 
 
@@ -213,16 +210,15 @@ def test_both_things_that_are_compared_are_shown(run):
         np.save(f"{folder}/x.npy", np.random.default_rng(len(folder)).normal(size=(60, 8)))
     Path("texts.txt").write_text("\n".join(SENTENCES[:20]), encoding="utf-8")
     def labels(*words):
-        code, said = run("measure", *words, "--no-progress")
+        code, said = run("compare", *words, "--no-progress")
         assert code == 0, said
-        names, page = (list(json.loads(Path("isotropy/isotropy.json").read_text(encoding="utf-8"))["measures"]),
-                       Path("isotropy/isotropy.html").read_text(encoding="utf-8"))
+        names, page = (list(json.loads(Path("comparison/comparison.json").read_text(encoding="utf-8"))["measures"]),
+                       Path("comparison/comparison.html").read_text(encoding="utf-8"))
         assert all(name in said and page.count(f"<h2>{name}</h2>") == 1 for name in names)
         return names
-    assert labels("--embeddings", "a/x.npy", "--compare", "b/x.npy") == ["a/x.npy", "b/x.npy"]
-    assert labels("--embeddings", "a/x.npy", "--compare", "a/x.npy") == ["a/x.npy (1)", "a/x.npy (2)"]
-    assert labels("--model", "tiny-bert", "--text", "texts.txt", "--compare",
-                  "tiny-bert") == ["tiny-bert (1)", "tiny-bert (2)"]
+    assert labels("a/x.npy", "b/x.npy") == ["a/x.npy", "b/x.npy"]
+    assert labels("a/x.npy", "a/x.npy") == ["a/x.npy (1)", "a/x.npy (2)"]
+    assert labels("tiny-bert", "tiny-bert", "texts.txt") == ["tiny-bert (1)", "tiny-bert (2)"]
 
 
 @pytest.mark.parametrize("name", ["$a_b$ [red]x[bold] :smile:.npy", "_hidden.npy", "[x].npy",
@@ -231,9 +227,9 @@ def test_names_are_shown_as_they_are(name, run):
     import html
     np.save(name, np.random.default_rng(0).normal(size=(60, 8)))
     np.save("other.npy", np.random.default_rng(0).normal(size=(60, 8)))
-    code, said = run("measure", "--embeddings", name, "--compare", "other.npy")
+    code, said = run("compare", name, "other.npy")
     assert code == 0 and name in said, said
-    page = Path("isotropy/isotropy.html").read_text(encoding="utf-8")
+    page = Path("comparison/comparison.html").read_text(encoding="utf-8")
     assert f"<h2>{name}</h2>" in html.unescape(page) and "<b>" not in page
 
 
@@ -242,8 +238,7 @@ def test_a_model_folder_with_an_odd_name(run):
     name = "m$x_1$ [bold]ö"
     model, tokenizer = load_encoder("tiny-bert")
     for part in (model, tokenizer): part.save_pretrained(name)
-    code, said = run("measure", "--model", name, "--compare", "tiny-bert", "--task", "stdlib-docs", "--limit", "40",
-                     "--no-progress")
+    code, said = run("compare", name, "tiny-bert", "stdlib-docs", "--limit", "40", "--no-progress")
     assert code == 0 and name in said, said
 
 
@@ -285,8 +280,7 @@ def test_places_that_cannot_be_written_are_refused_first(words, place, run, no_w
 
 
 def test_room_for_special_tokens_and_layers_are_checked_before_measuring(run):
-    for words, message in [("--max-length 2", "--max-length"), ("--layers 1 3", "tiny-bert: --layers names layer 3"),
-                           ("--compare tiny-nothing", "tiny-nothing")]:
+    for words, message in [("--max-length 2", "--max-length"), ("--layers 1 3", "tiny-bert: --layers names layer 3")]:
         code, said = run("measure", "--model", "tiny-bert", "--task", "stdlib-docs", "--no-progress", *words.split())
         assert code == 2 and message in said and not Path("isotropy").exists()
 
@@ -355,7 +349,7 @@ def test_the_home_folder_has_its_short_name_everywhere(run, tmp_path, monkeypatc
     np.save(home/"x.npy", np.random.default_rng(0).normal(size=(60, 8)))
     (home/"texts.txt").write_text("\n".join(SENTENCES[:20]))
     for words in ["measure --model ~/model --text ~/texts.txt --out ~/report --no-progress",
-                  "measure --embeddings ~/x.npy --compare ~/x.npy --out ~/report",
+                  "compare ~/x.npy ~/x.npy --out ~/report",
                   "measure --model tiny-bert --task cola --data-dir ~/tasks --out ~/report --no-progress",
                   "train --model ~/model --task cola --data-dir ~/tasks --limit 32 --epochs 1 --root ~/runs "
                   "--save-model ~/tuned --no-progress",
@@ -365,7 +359,7 @@ def test_the_home_folder_has_its_short_name_everywhere(run, tmp_path, monkeypatc
         assert not words.startswith("train") or "model shards" not in said, "a bar of transformers"
     assert {path.name for path in home.iterdir()} >= {"report", "runs", "tuned", "new"} and not Path("~").exists()
     assert ((home/"tuned/model.safetensors").is_file() and (home/"new/runs.csv").is_file()
-            and (home/"report/isotropy.html").is_file())
+            and (home/"report/isotropy.html").is_file() and (home/"report/comparison.html").is_file())
 
 
 # Stores --------------------------------------------------------------------------------------------------------------

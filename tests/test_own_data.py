@@ -188,9 +188,9 @@ def test_a_file_that_is_damaged_or_empty_is_named(tmp_path, capsys, ending):
 
 def test_measuring_a_column_with_the_last_token_and_a_comparison(tmp_path, capsys):
     path = write(tmp_path, "csv")
-    assert istar("measure", "--text", path, "--column", "review", "--model", "tiny-gpt2", "--compare", "tiny-bert",
-                 "--tokens", "last", "--no-progress", "--out", tmp_path) == 0
-    out, found = capsys.readouterr().out, json.loads((tmp_path/"isotropy.json").read_text(encoding="utf-8"))
+    assert istar("compare", "tiny-gpt2", "tiny-bert", path, "--column", "review", "--tokens", "last", "--no-progress",
+                 "--out", tmp_path) == 0
+    out, found = capsys.readouterr().out, json.loads((tmp_path/"comparison.json").read_text(encoding="utf-8"))
     assert ("tiny-bert minus tiny-gpt2" in out and found["measures"]["tiny-gpt2"]["2"]["count"] == 60
             and "60 texts of review of films.csv" in found["source"])
     for words in (["--text", path], ["--text", path, "--column", "nothing"],

@@ -125,6 +125,8 @@ class Parser(ArgumentParser):
         "What was typed; what a command does not know is an error of this command, which knows its options."
         args = [re.sub(r"^--\w[\w-]*", lambda name: name[0].replace("_", "-"), word) for word in args]
         found, rest = super().parse_known_args(args, namespace)
+        free = "word" not in found and any(action.dest == "word" for action in self._get_positional_actions())
+        if free and len(rest) == 1 and not rest[0].startswith("--"): found.word = rest.pop()    # it came after options
         if not rest: return found, rest
         meant = near(rest[0].partition("=")[0], self._option_string_actions)
         self.error(f"unrecognized arguments: {' '.join(rest)}{meant}")
@@ -159,7 +161,6 @@ def add_command(
     text = f"{about}\n\nexamples:\n{textwrap.indent(examples, '  ')}"
     group = parser = commands.add_parser(name, usage=f"%(prog)s {alone} [options]".replace("  ", " "),
                                          description=text, help=about.split(".")[0])
-    if alone.startswith("["): parser.add_argument("word", nargs="?", default=SUPPRESS, help=SUPPRESS)
     for option, kind, default, help in options_of(command):
         _, types, several = _wanted(kind)
         mark, about = _described(kind, default, help)
@@ -168,9 +169,10 @@ def add_command(
         if bool in types: group.add_argument(typed, action=BooleanOptionalAction, **more)
         elif several: group.add_argument(typed, action=_Several, nargs="+", const=kind, metavar=mark, **more)
         else:
-            here = option.upper() == alone    # it stands alone, without its name
+            here = option.upper() in alone.split()    # it stands alone, without its name
             group.add_argument(option if here else typed, type=partial(read_value, kind),
-                               metavar=alone if here else mark, **more)
+                               metavar=option.upper() if here else mark, **more)
+    if "[" in alone: parser.add_argument("word", nargs="?", default=SUPPRESS, help=SUPPRESS)
     return parser
 
 # %% ../../nbs/app/00_arguments.ipynb #a9106f15

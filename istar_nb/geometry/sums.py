@@ -6,7 +6,7 @@
 __all__ = ['rows_at_once', 'Place', 'Sums', 'parts_of', 'combine', 'add_sums_', 'norms_of', 'inverse_norms', 'add_points_',
            'sums_of', 'merged', 'fitted', 'merged_over_processes', 'covariance_of', 'spectra_of', 'measures_of',
            'unbiased_of', 'Groups', 'groups_of', 'without_each', 'group_error', 'one_thread', 'measures_of_each',
-           'values_and_errors']
+           'left_out_measures', 'values_and_errors']
 
 # %% ../../nbs/geometry/05_sums.ipynb #79861832
 import ctypes
@@ -359,20 +359,30 @@ def measures_of_each(
                 yield measures_of(total, **choices, place=place, spectra=spectra)
 
 # %% ../../nbs/geometry/05_sums.ipynb #5f98ba3a
+def left_out_measures(
+    groups:Groups, # sums of independent groups that have points
+    threads:int=1, # see `measures_of_each`
+    **choices,     # of `measures_of`
+)->list[dict[str,Tensor]]: # empty for fewer than five groups, or if one has all variance
+    "Every measure without each group."
+    if len(groups.sums) < 5: return []
+    parts = zip(without_each(groups.sums), map(groups.place, range(len(groups.sums))))
+    try: return list(measures_of_each(parts, threads, **choices))
+    except ValueError: return []    # what remains without one of the groups is all the same
+
+
 def values_and_errors(
     groups:Groups, # sums of independent groups
     threads:int=1, # see `measures_of_each`
+    found:list[dict[str,Tensor]]|None=None, # from `left_out_measures`; None: computed here
     **choices,     # of `measures_of`
 )->tuple[dict[str,Tensor],dict[str,Tensor]]: # every measure; () float32 standard errors of those that are one number
     "Every measure of all groups together, with errors; NaN for fewer than five groups, or if one has all variance."
     groups = groups.filled()
-    enough = len(groups.sums) > 4
     total = merged(groups.sums[:, None])[0] if len(groups.sums) else groups.sums.new_zeros(2, 1)
     values, = measures_of_each([(total, groups.place())], **choices)
     score, error = unbiased_of(groups.sums, groups.d)
-    parts = zip(without_each(groups.sums), map(groups.place, range(len(groups.sums)))) if enough else ()
-    try: found = list(measures_of_each(parts, threads, **choices))
-    except ValueError: found = []    # what remains without one of the groups is all the same
+    found = left_out_measures(groups, threads, **choices) if found is None else found
     names = [name for name, value in values.items() if value.ndim == 0 and value.is_floating_point()]
     def error_of(name):
         if not found: return error.new_tensor(math.nan)

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['measure_names', 'style', 'signed', 'literal', 'new_axes', 'method_color', 'run_label', 'plot_layers',
-           'plot_score_isotropy', 'plot_training', 'comparison_figure', 'plot_measure', 'measure_figure', 'png_bytes']
+           'plot_score_isotropy', 'plot_training', 'comparison_figure', 'plot_measure', 'measure_figure', 'plot_pairs',
+           'compare_figure', 'series_figure', 'png_bytes']
 
 # %% ../../nbs/report/01_figures.ipynb #59d9db4e
 import math
@@ -195,6 +196,72 @@ def measure_figure(
         for ax, name in zip(axes.flat, names): plot_measure(found, name, ax)
         if len(found) > 1:
             fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(found))
+    return fig
+
+# %% ../../nbs/report/01_figures.ipynb #4321dd8f
+def plot_pairs(
+    values:Sequence[Sequence[float]], # (L, M); None where there is none
+    errors:Sequence[Sequence[float]], # (L, M) standard errors
+    first:Sequence[str],              # L layers
+    second:Sequence[str],             # M layers
+    title:str="",                     # of the axes
+    ax:"Axes|None"=None,              # None for new ones
+)->"Axes":
+    "A number between 0 and 1 for every pair of layers of two models."
+    ax = new_axes(ax, figsize=(4, 3.6))
+    numbers = [[math.nan if v is None else v for v in row] for row in values]
+    image = ax.imshow(numbers, vmin=0, vmax=1, cmap="viridis", origin="lower", aspect="auto")
+    ax.figure.colorbar(image, ax=ax)
+    ax.set(title=title, xticks=range(len(second)), xticklabels=second, yticks=range(len(first)), yticklabels=first)
+    ax.grid(False)
+    if len(first)*len(second) <= 100:
+        for i, row in enumerate(numbers):
+            for j, v in enumerate(row):
+                if v != v: continue
+                ax.text(j, i, f"{v:.2f}\n±{errors[i][j]:.2f}", ha="center", va="center", size=6,
+                        color="w" if v < 0.6 else "k")
+    return ax
+
+
+def compare_figure(
+    tables:Mapping[str,Sequence], # "cka", "overlap", "floor" (L, M) and their `_se`; "first" and "second" layers
+    first:str,                    # names of the models
+    second:str,
+)->"Figure":
+    "CKA and common neighbours of all pairs of layers."
+    from matplotlib import pyplot as plt
+    def most(name): return max((v for row in tables[name] for v in row if v is not None), default=math.nan)
+    titles = dict(cka=f"CKA, debiased; errors up to {most('cka_se'):.2g}",
+                  overlap=f"neighbours in common; by chance up to {most('floor'):.2g}")
+    with style():
+        fig, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+        for ax, (name, title) in zip(axes, titles.items()):
+            plot_pairs(tables[name], tables[f"{name}_se"], tables["first"], tables["second"], title, ax)
+            ax.set(xlabel=f"layer of {literal(second)}", ylabel=f"layer of {literal(first)}")
+    return fig
+
+# %% ../../nbs/report/01_figures.ipynb #f3f2ad16
+def series_figure(
+    alike:Mapping[str,dict[str,dict]],    # checkpoint -> layer -> numbers beside the first model
+    measures:Mapping[str,dict[str,dict]], # first model and checkpoints -> layer -> measures
+)->"Figure":
+    "CKA with the first model, common neighbours and two measures over a series, one curve a layer."
+    from matplotlib import pyplot as plt
+    panels = [(alike, "cka", "CKA with the first"), (alike, "overlap", "neighbours in common with the first"),
+              (measures, "isoscore_unbiased", "IsoScore, unbiased"), (measures, "mean_cosine", "mean cosine")]
+    with style():
+        fig, axes = plt.subplots(2, 2, figsize=(9, 6), layout="constrained")
+        for ax, (found, name, title) in zip(axes.flat, panels):
+            layers = list(dict.fromkeys(layer for model in found.values() for layer in model))
+            for i, layer in enumerate(layers):
+                points = [found[model].get(layer, {}) for model in found]
+                values = [math.nan if p.get(name) is None else p[name] for p in points]
+                errors = [2*(p.get(f"{name}_se") or 0) for p in points]
+                ax.errorbar(range(len(found)), values, errors, fmt="o-", capsize=2, label=layer,
+                            color=plt.cm.viridis(i/max(1, len(layers)-1)))
+            ax.set(title=title, xticks=range(len(found)))
+            ax.set_xticklabels(map(literal, found), rotation=30, ha="right")
+        fig.legend(*axes[1, 1].get_legend_handles_labels(), loc="outside right center", title="layer")
     return fig
 
 # %% ../../nbs/report/01_figures.ipynb #6327661f

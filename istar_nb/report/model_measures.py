@@ -114,9 +114,11 @@ class Measurement:
         self.metrics.update(x, mask, sentences)
         self.sample.update(*points_of(x, mask, self.metrics.tokens)[:2])
 
-    def summary(self)->dict: # name -> value; name_se -> standard error where there is one
+    def summary(self,
+        known:tuple[dict,dict]|None=None, # values and errors, where they have been computed
+    )->dict: # name -> value; name_se -> standard error where there is one
         "Every measure as plain numbers, with standard errors; the outlier dimensions; what the groups are."
-        values, errors = self.metrics.compute_with_errors()
+        values, errors = known or self.metrics.compute_with_errors()
         with contextlib.suppress(ValueError), one_thread():    # points at equal distances have no dimension
             dimension = two_nn_with_error(self.sample.points)
             values, errors = values | dict(two_nn=dimension[0]), errors | dict(two_nn=dimension[1])

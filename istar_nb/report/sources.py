@@ -6,8 +6,6 @@
 __all__ = ['text_source']
 
 # %% ../../nbs/report/03_sources.ipynb #ac9de4fd
-import tempfile
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -26,17 +24,6 @@ def _lines_of(text:Path)->Iterator[tuple[str]]:
             except UnicodeEncodeError: raise ValueError(f"--text {text} is not UTF-8 in line {number}") from None
             if line := line.strip(): yield line,
 
-# %% ../../nbs/report/03_sources.ipynb #b30702b9
-def _spooled(texts:Texts)->Callable[[],Texts]: # starts reading them from the start
-    "Texts of one line each in a temporary file, which goes when it is no longer used."
-    file = tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n")
-    for text, in texts: print(text, file=file)
-    def read():
-        file.seek(0)
-        return ((line.rstrip("\n"),) for line in file)
-    weakref.finalize(read, file.close)
-    return read
-
 # %% ../../nbs/report/03_sources.ipynb #0e3ababd
 def _text_files(text:Path)->list[Path]:
     "The files of a folder, or a single file or pipe; an error for a folder without any."
@@ -49,7 +36,7 @@ def _text_files(text:Path)->list[Path]:
     raise ValueError(f"--text {text} is a folder that has no .txt files and no tables")
 
 
-def _line_source(text:Path, limit:int|None, again:bool)->Callable[[],Texts]:
+def _line_source(text:Path, limit:int|None)->Callable[[],Texts]:
     "A function that starts reading a file, a folder or a pipe; an error if there is no text in it."
     files = _text_files(text)
     def lines(): return islice(chain.from_iterable(map(_lines_of, files)), limit)
@@ -57,7 +44,7 @@ def _line_source(text:Path, limit:int|None, again:bool)->Callable[[],Texts]:
     if (first := next(texts, None)) is None: raise ValueError(f"--text {text} has no text")
     if text.is_file() or text.is_dir(): return lines
     texts = chain([first], texts)    # what was read of a pipe does not come again
-    return _spooled(texts) if again else lambda: texts
+    return lambda: texts
 
 # %% ../../nbs/report/03_sources.ipynb #8e48ac5d
 def _column_source(text:Path, column:str|None, limit:int|None)->Callable[[],Texts]|None: # None for a file of lines
@@ -89,7 +76,6 @@ def text_source(
     data_dir:str|None, # folder with the tasks' files
     hub:bool,          # allow downloads
     limit:int|None,    # texts: of a task spread over its rows, of a file from its start; None for all
-    again:bool=False,  # whether the texts are wanted more than once
     column:str|None=None, # of a table; None for a file of lines
 )->tuple[Callable[[],Texts],str]: # a function that starts reading, and where the texts come from
     "The texts to measure on."
@@ -98,7 +84,7 @@ def text_source(
         path = local_path(text)    # what a shell makes of <(...) is only a number
         name, = [unnamed] if unnamed else distinct([path.name or path.absolute().name])
         if (columned := _column_source(path, column, limit)) is not None: return columned, f"{column} of {name}"
-        return _line_source(path, limit, again), name
+        return _line_source(path, limit), name
     from istar_nb.text.tasks import load_task
     data = load_task(task, data_dir, hub)
     def read(): return (tuple(row[c] for c in data.task.texts) for row in _spread(data.train, limit))

@@ -219,14 +219,16 @@ def _read_checkpoint(
 
 # %% ../../nbs/text/06_encoders.ipynb #6c7c12be
 def load_pretrained(
-    name:str,               # a local folder, a hub id, "minilm", or "scratch:" and the id of a pre-training
+    name:str,               # a local folder, a hub id (or id@revision), "minilm", or "scratch:" and an id
     task:Head,              # whose head to put on; None for the bare encoder
     hub:bool,               # allow downloading from the Hugging Face hub
     use_safetensors:bool,   # False also accepts pickled weights
 )->Encoder:
     "A model from files; an error that says which of them is missing or damaged."
     from transformers import AutoTokenizer
-    source, options = local_source(name), dict(local_files_only=not hub, trust_remote_code=False)
+    place, _, revision = name.partition("@") if not Path(name).exists() else (name, "", "")
+    source, options = local_source(place), dict(local_files_only=not hub, trust_remote_code=False)
+    if revision: options["revision"] = revision
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
         if len(tokenizer) <= len(tokenizer.all_special_tokens):
@@ -260,7 +262,7 @@ def fit_tokenizer(
 
 # %% ../../nbs/text/06_encoders.ipynb #78536a54
 def load_encoder(
-    name:str|Path,              # an alias, a local folder, a hub id, or "scratch:" and the id of a pre-training
+    name:str|Path,              # an alias, a local folder, a hub id (or id@revision), or "scratch:" and an id
     task:Head=None,             # whose head to put on: of a task, of masked "words"; None for the bare encoder
     hub:bool=False,             # allow downloading from the Hugging Face hub
     use_safetensors:bool=True,  # False also accepts pickled weights: only from people you trust

@@ -1,0 +1,152 @@
+"Two models side by side where a notebook cannot show it: processes, a hub's revisions, pipes, texts without tokens."
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from processes import on_two
+from torch.testing import assert_close
+
+from istar_nb.app.cli import main
+from istar_nb.geometry.second_moments import CKAMetric, CosineMetric, VarianceMetric
+from istar_nb.report.comparing import checkpoints_in, compare
+from istar_nb.text.encoders import load_encoder
+from istar_nb.text.tasks import load_task
+
+SENTENCES = [row["sentence"] for row in load_task("stdlib-docs").train[:40]]
+
+
+def states():
+    "Of 60 sentences of one to ten tokens in two models."
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 10, 6, generator=rng) + torch.randn(60, 1, 6, generator=rng)
+    y = x[..., :4] + torch.randn(60, 10, 4, generator=rng)
+    return x, y, torch.arange(10).expand(60, -1) < torch.randint(1, 11, (60, 1), generator=rng)
+
+
+def metrics(rows):
+    "Every streamed member, after it has seen some of the sentences."
+    x, y, mask = (part[rows] for part in states())
+    made = CKAMetric(6), CosineMetric(), VarianceMetric(6)
+    made[0].update(x, y, mask)
+    for metric in made[1:]: metric.update(x, mask)
+    return made
+
+
+def numbers(found):
+    "Values and errors as one tensor."
+    cosines, variances = (estimate for metric in found[1:] for estimate in [list(metric.compute().values())])
+    return torch.stack([part for estimate in (found[0].compute(), *cosines, *variances) for part in estimate])
+
+
+def seen_by_two(rank=None):
+    "What both processes say of their shares, which differ in size."
+    rank = dist.get_rank() if rank is None else rank
+    return numbers(metrics(slice(0, 23) if rank == 0 else slice(23, 60)))
+
+
+def test_processes_merge_what_they_have_seen(tmp_path):
+    merged = metrics(slice(0, 23))
+    for metric, more in zip(merged, metrics(slice(23, 60))): metric.merge_state(more)
+    # products of states are added in float32 while they wait
+    for found in on_two(seen_by_two, folder=tmp_path): assert_close(found, numbers(merged), rtol=1e-6, atol=1e-8)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    "Run `istar` in this process and in a temporary folder; returns its exit code and what it printed."
+    monkeypatch.chdir(tmp_path)
+    def run(*words):
+        torch.manual_seed(0)
+        try: main([*map(str, words)])
+        except SystemExit as stop: return stop.code, "".join(capsys.readouterr())
+        return 0, "".join(capsys.readouterr())
+    return run
+
+
+def read(): return json.loads(Path("comparison/comparison.json").read_text(encoding="utf-8"))
+
+
+def test_a_pipe_is_read_once_for_both_models(run):
+    os.mkfifo("pipe")
+    Path("file.txt").write_text("\n".join(SENTENCES), encoding="utf-8")
+    with subprocess.Popen(["sh", "-c", "cat file.txt > pipe"]):
+        code, said = run("compare", "tiny-bert", "tiny-gpt2", "pipe", "--no-progress")
+    piped = read()
+    assert code == 0 and piped["source"] == "40 texts of pipe, tokens: real", said
+    assert run("compare", "tiny-bert", "tiny-gpt2", "file.txt", "--no-progress")[0] == 0
+    assert {k: v for k, v in read().items() if k != "source"} == {k: v for k, v in piped.items() if k != "source"}
+
+
+@pytest.mark.parametrize("words", ["tiny-bert tiny-bert file.txt --layers 1", "tiny-bert tiny-bert --layers 1 file.txt",
+                                   "--layers 1 --limit 40 tiny-bert tiny-bert file.txt",
+                                   "tiny-bert tiny-bert --limit 40 file.txt --layers 1"])
+def test_the_texts_may_stand_before_or_after_options(words, run):
+    Path("file.txt").write_text("\n".join(SENTENCES), encoding="utf-8")
+    code, said = run("compare", *words.split(), "--no-progress")
+    assert code == 0 and read()["source"] == "40 texts of file.txt, tokens: real", said
+    assert list(read()["alike"]["tiny-bert (2)"]) == ["1"]
+
+
+def test_a_text_without_tokens_in_one_model_is_left_out_of_both():
+    "GPT-2's tokenizer makes no token of an empty text, BERT's adds two."
+    first, second, full = load_encoder("tiny-bert"), load_encoder("tiny-gpt2"), [*SENTENCES[:20]]
+    with_gaps = compare(first, second, ["", *full[:10], "", *full[10:]], tokens="mean")
+    without = compare(first, second, full, tokens="mean")
+    (_, rows), (_, wanted) = (next(iter(c.alike.items())) for c in (with_gaps, without))
+    for layer, row in wanted.items(): assert rows[layer]["cka"] == pytest.approx(row["cka"], abs=1e-6)
+
+
+def test_the_order_of_texts_does_not_matter_to_how_alike_layers_are():
+    first, second = load_encoder("tiny-bert"), load_encoder("tiny-gpt2")
+    orders = SENTENCES, SENTENCES[::-1]
+    (_, rows), (_, others) = (next(iter(compare(first, second, texts).alike.items())) for texts in orders)
+    for layer, row in rows.items():
+        assert row["cka"] == pytest.approx(others[layer]["cka"], abs=1e-5)
+        assert row["overlap"] == pytest.approx(others[layer]["overlap"], abs=0.02)
+
+
+def test_checkpoints_come_in_the_order_of_their_numbers(tmp_path):
+    for name in ("checkpoint-1000", "checkpoint-200", "checkpoint-30"):
+        (tmp_path/name).mkdir()
+        (tmp_path/name/"config.json").write_text("{}", encoding="utf-8")
+    (tmp_path/"logs").mkdir()
+    assert [Path(p).name for p in checkpoints_in(tmp_path)] == ["checkpoint-30", "checkpoint-200", "checkpoint-1000"]
+
+
+def test_revisions_of_a_model_of_the_hub_are_a_series(tmp_path):
+    "A cache as the hub's client keeps it, with two revisions; nothing is downloaded."
+    place = tmp_path/"home"/"hub"/"models--me--tiny"
+    (place/"refs").mkdir(parents=True)
+    torch.manual_seed(0)
+    for name, revision in (("main", "a"*40), ("step1", "b"*40)):
+        (place/"refs"/name).write_text(revision, encoding="utf-8")
+        for part in load_encoder("tiny-bert"): part.save_pretrained(place/"snapshots"/revision)
+    (tmp_path/"texts.txt").write_text("\n".join(SENTENCES), encoding="utf-8")
+    words = "compare me/tiny texts.txt --revision main,step1 --no-progress"
+    program = [sys.executable, "-c", "from istar_nb.app.cli import main; main()", *words.split()]
+    environment = os.environ | dict(HF_HOME=str(tmp_path/"home"), HF_HUB_OFFLINE="1")
+    done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path/"comparison/comparison.json").read_text(encoding="utf-8"))
+    same, other = found["alike"].values()
+    assert list(found["alike"]) == ["tiny@main", "tiny@step1"]
+    assert same["2"]["cka"] > 1 - 1e-9 and other["2"]["cka"] < 0.999
+
+
+@pytest.mark.parametrize("words, message", [
+    ("compare a.npy short.npy", "a.npy has 60, short.npy has 50 rows"), ("compare a.npy", "the following arguments"),
+    ("compare a.npy a.npy --neighbors 0", "--neighbors"), ("compare tiny-bert a.npy --checkpoints x", "on texts"),
+    ("compare tiny-bert tiny-nothing stdlib-docs --limit 20", "tiny-nothing"),
+    ("compare tiny-bert tiny-gpt2", "compared on texts"),
+    ("compare tiny-bert tiny-gpt2 stdlib-docs --limit 3", "5 texts")])
+def test_what_cannot_be_compared_is_refused(words, message, run):
+    for name, count in (("a", 60), ("short", 50)):
+        np.save(f"{name}.npy", np.random.default_rng(0).normal(size=(count, 8)))
+    code, said = run(*words.split(), "--no-progress")
+    assert code == 2 and message in said and not Path("comparison").exists(), said
