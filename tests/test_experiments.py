@@ -99,7 +99,7 @@ def test_declared_contrasts_get_exact_tests_and_holm_over_all_four(lacking, tmp_
         if lacking and arm == "half" and c.seed == 7: continue
         value = worth[arm]/10 + c.seed/1000*worth[arm]
         last = model["epochs"][-1] | dict(isoscore=value)
-        made = model | dict(id=c.id, seed=c.seed, config=asdict(c), score=value, epochs=[*model["epochs"][:-1], last])
+        made = model | dict(id=c.id, config=asdict(c), score=value, epochs=[*model["epochs"][:-1], last])
         (runs/f"{c.id}.json").write_text(json.dumps(made), encoding="utf-8")
     found = correct(declared(Evidence(tmp_path/"results")))
     assert [c.contrast for c in found] == list(contrasts) and all(c.found.seeds >= 7 for c in found)

@@ -16,7 +16,7 @@ import numpy as np
 from .evidence import Evidence, claims_from, fallen, learned, place_name
 from .istar_claims import istar_runs, nothing, paper, table1_grids
 from .stability import SYNTHETIC, stored_record
-from .verdicts import (Claim, best_elsewhere, correlation_estimate, nan, own,
+from .verdicts import (Claim, best_elsewhere, correlation_estimate, own,
                                      paired_estimate, pairs_of, sampled_estimate, trend_test)
 
 # %% ../../nbs/study/03_figure_claims.ipynb #d04cff07
@@ -154,8 +154,9 @@ def _one_dimension(
     def of(place, lams=(lam,)): return runs[(runs.place == place) & runs.lam.isin(lams)]
     shares = {place: largest_share(of(place, (lam, 0.)), lam) for place in (*places, *planted.values())}
     claims = [claim(topic="one dimension", effect=1., source="all in one dimension", found=nothing,
-                    reason="an encoder with outlier dimensions; here the largest accounts for "
-                    f"{np.mean(shares[place].tolist() or [nan]):.2f} of the change",
+                    reason="an encoder with outlier dimensions" + (
+                        f"; here the largest accounts for {shares[place].mean():.2f} of the change"
+                        if len(shares[place]) else ""),
                     collapsed=fallen(of(place), collapsed), **fields) for place, fields in places.items()]
     with_, without = planted.values()
     begun = runs[runs.place.isin(planted.values()) & (runs.lam == lam)]
