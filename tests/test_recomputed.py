@@ -209,7 +209,7 @@ def test_a_number_of_the_findings_page_follows_from_the_json(claim):
     effect, low, high, seeds = numbers[claim]()
     said = [float(text.replace("−", "-")) for text in re.findall(r"[+−][\d.]+(?:e[+−]?\d+)?", rows[claim][3])]
     for value, text in zip((effect, low, high), said, strict=True): assert f"{value:+.3g}" == f"{text:+.3g}", (claim, value, text)
-    assert int(rows[claim][4]) == seeds
+    assert int(rows[claim][5]) == seeds
 
 
 def test_there_are_at_least_thirty():

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['label_shares', 'measures', 'encoder_name', 'place_name', 'score_unit', 'Store', 'Evidence', 'opened', 'collapsed',
-           'answers_of', 'learning_threshold', 'learned', 'fallen', 'claims_from']
+           'answers_of', 'learning_threshold', 'learned', 'iota_ratios', 'fallen', 'claims_from']
 
 # %% ../../nbs/study/01_evidence.ipynb #ad506479
 import json
@@ -189,6 +189,14 @@ def learned(
     plain = runs[(runs.method == "none") & runs["head"].eq("own")].groupby(["encoder", "task"], sort=False).score.mean()
     return [pair for pair, score in plain.items() if score > learning_threshold(pair[1], majority)]
 
+# %% ../../nbs/study/01_evidence.ipynb #0c0ffee6
+def iota_ratios(
+    pairs,   # pandas DataFrame from `pairs_of`, of IsoScores
+)->tuple:    # of numbers above 0, one for each pair
+    "IsoScores in units of their baselines'."
+    good = pairs[(pairs.run > 0) & (pairs.baseline > 0)]
+    return tuple((good.run/good.baseline).tolist())
+
 # %% ../../nbs/study/01_evidence.ipynb #e312087f
 measures = dict(score=dict(kind="score", quantity="score"),
                 isoscore=dict(kind="geometry", quantity="IsoScore", unit="IsoScore"))
@@ -208,13 +216,16 @@ def claims_from(
     **given,                      # fields of the claims, or functions of a dictionary of `by` and `treatment`
 )->list[Claim]:
     "A claim for every treatment."
-    keys, claims = [*by, *treatment], []
+    keys, claims, ratios = [*by, *treatment], [], {}
+    if value == "score":
+        moved = pairs_of(frame, baseline, by, treatment, "isoscore")
+        ratios = {key: iota_ratios(rows) for key, rows in moved.groupby(keys)}
     for key, rows in pairs_of(frame, baseline, by, treatment, value).groupby(keys):
         at = dict(zip(keys, key))
         same = frame[(frame[keys] == list(key)).all(axis=1)]
         own = {name: cell for name, cell in at.items() if name in Claim.__dataclass_fields__}
         own |= measures.get(value, {}) | {name: of(at) if callable(of) else of for name, of in given.items()}
         if "unit" not in own: own["unit"] = score_unit(own["task"])
-        claims.append(Claim(found=paired_estimate(rows.difference.dropna().tolist()), **own,
+        claims.append(Claim(found=paired_estimate(rows.difference.dropna().tolist()), **own, iotas=ratios.get(key, ()),
                             collapsed=None if collapsed is None else fallen(same, collapsed)))
     return claims

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['places', 'dose_grids', 'dose_methods', 'figure4_grids', 'planted', 'figure5_grids', 'figure2_record', 'istar_figure2',
-           'istar_figure3', 'doses', 'figure4_runs', 'largest_share', 'istar_figure4', 'figure5_runs', 'istar_figure5',
-           'figure6_runs', 'figure6_moves', 'istar_figure6', 'figure7_table', 'istar_figure7', 'figure8_runs',
-           'istar_figure8']
+           'istar_figure3', 'trends', 'doses', 'figure4_runs', 'largest_share', 'istar_figure4', 'figure5_runs',
+           'istar_figure5', 'figure6_runs', 'figure6_moves', 'istar_figure6', 'figure7_table', 'istar_figure7',
+           'figure8_runs', 'istar_figure8']
 
 # %% ../../nbs/study/03_figure_claims.ipynb #d81fc0fd
 from functools import partial
@@ -16,8 +16,8 @@ import numpy as np
 from .evidence import Evidence, claims_from, fallen, learned, place_name
 from .istar_claims import istar_runs, nothing, paper, table1_grids
 from .stability import SYNTHETIC, stored_record
-from .verdicts import (Claim, best_elsewhere, correlation_estimate, nan, own,
-                                     paired_estimate, pairs_of, sampled_estimate)
+from .verdicts import (Claim, best_elsewhere, correlation_estimate, own,
+                                     paired_estimate, pairs_of, sampled_estimate, trend_test)
 
 # %% ../../nbs/study/03_figure_claims.ipynb #d04cff07
 places = {place_name(encoder, task): dict(encoder=encoder, task=task)
@@ -83,6 +83,22 @@ def istar_figure3(evidence:Evidence)->list[Claim]:
             claims.append(claim(encoder=encoder, task=task, found=found, reason=few, **fields))
     return claims + doses(evidence)
 
+# %% ../../nbs/study/03_figure_claims.ipynb #0c0ffe20
+def trends(
+    evidence:Evidence,  # the records
+):                      # pandas DataFrame, (encoder, task, side of λ) in rows: strengths, seeds, `rises`, `falls`
+    "Page's test of the score over λ on each side of zero, for the tasks that an encoder learns."
+    import pandas as pd
+    runs, rows = istar_runs(evidence, *table1_grids), {}
+    for (encoder, task), part in runs.groupby(["encoder", "task"], sort=False):
+        if (encoder, task) not in learned(runs, evidence.majority): continue
+        for sign, side in ((1, "λ ≥ 0"), (-1, "λ ≤ 0")):
+            table = part[part.lam*sign >= 0].pivot(index="seed", columns="lam", values="score").dropna()
+            rises, falls = trend_test(table)
+            if rises == rises: rows[encoder, task, side] = [table.shape[1], len(table), rises, falls]
+    index = pd.MultiIndex.from_tuples(rows, names=["encoder", "task", "side"])
+    return pd.DataFrame(list(rows.values()), index, columns=["strengths", "seeds", "rises", "falls"])
+
 # %% ../../nbs/study/03_figure_claims.ipynb #43e9b04e
 dose_grids = ("cola", "cola-seeds", "cola-unbiased", "tasks", "scratch", "scratch-seeds", "scratch-methods")
 dose_methods = ("istar", "istar-unbiased", "cosreg", "vicreg", "uniformity")
@@ -138,8 +154,9 @@ def _one_dimension(
     def of(place, lams=(lam,)): return runs[(runs.place == place) & runs.lam.isin(lams)]
     shares = {place: largest_share(of(place, (lam, 0.)), lam) for place in (*places, *planted.values())}
     claims = [claim(topic="one dimension", effect=1., source="all in one dimension", found=nothing,
-                    reason="an encoder with outlier dimensions; here the largest accounts for "
-                    f"{np.mean(shares[place].tolist() or [nan]):.2f} of the change",
+                    reason="an encoder with outlier dimensions" + (
+                        f"; here the largest accounts for {shares[place].mean():.2f} of the change"
+                        if len(shares[place]) else ""),
                     collapsed=fallen(of(place), collapsed), **fields) for place, fields in places.items()]
     with_, without = planted.values()
     begun = runs[runs.place.isin(planted.values()) & (runs.lam == lam)]
@@ -242,7 +259,7 @@ def istar_figure6(evidence:Evidence)->list[Claim]:
                         quantity="IsoScore", method="istar", lam=lams, side="λ > 0", **fields)
         claims += [claim(topic="early layers", claimed="up", found=first),
                    claim(topic="late layers", level=plain.mean() if len(plain) else None,
-                         found=level._replace(p=nan))]    # a level, which no test against zero can inform
+                         found=level)]
     return claims
 
 # %% ../../nbs/study/03_figure_claims.ipynb #594d7366

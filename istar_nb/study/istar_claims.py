@@ -10,13 +10,13 @@ __all__ = ['paper', 'nothing', 'table1_tasks', 'table1_cells', 'table1_grids', '
 # %% ../../nbs/study/02_istar_claims.ipynb #fac1061a
 import numpy as np
 
-from .evidence import Evidence, claims_from, encoder_name, learned
+from .evidence import Evidence, claims_from, encoder_name, iota_ratios, learned
 from ..sweeps.selection import best_of
 from .verdicts import Claim, Estimate, nan, own, paired_estimate, pairs_of
 
 # %% ../../nbs/study/02_istar_claims.ipynb #efefb464
 paper = "I-STAR"
-nothing = Estimate(nan, nan, nan, nan, nan, 0)  # for a claim that cannot be tested
+nothing = Estimate(nan, nan, nan, nan, 0)  # for a claim that cannot be tested
 
 def istar_runs(
     evidence:Evidence,                     # the records
@@ -150,12 +150,14 @@ def istar_table1(evidence:Evidence)->list[Claim]:
     def claim(encoder, sign, other, claimed):
         tasks = [task for e, task in knows if e == encoder]
         values, tasks = _over_tasks(table1_pairs(runs, other), sides[sign], encoder, tasks)
+        moved = table1_pairs(runs, other, "isoscore").query("what == @sides[@sign] and encoder == @encoder")
         lams, gains = {chosen[encoder, task, sign][0] for task in tasks}, table1_gain(other).loc[tasks]
         printed = dict(effect=float(gains.mean()), source=f"mean of {len(gains)} cells, same tasks")
         return Claim(topic="gain", paper=paper, where="Table 1" if claimed == "up" else "section 2.1",
                      page="istar_table1", kind="score", unit="score, mean over tasks", method="istar", against=other,
                      lam=tuple(sorted(lams - {None})), side=sides[sign], encoder=encoder, task=tuple(tasks),
-                     claimed=claimed, found=paired_estimate(values), **(printed if claimed == "up" and tasks else {}))
+                     claimed=claimed, found=paired_estimate(values), iotas=iota_ratios(moved[moved.task.isin(tasks)]),
+                     **(printed if claimed == "up" and tasks else {}))
     return [*(claim(encoder, *compared) for encoder in ("MiniLM", "scratch")
               for compared in ((-1, "base", "up"), (-1, "CosReg", "up"), (1, "base", "down"))), *applied(runs)]
 

@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from .evidence import Evidence
+from .evidence import Evidence, iota_ratios
 from ..sweeps.grids import with_columns
 from .istar_claims import nothing
 from .verdicts import Claim, differences, own, paired_estimate, pairs_of
@@ -77,11 +77,12 @@ def _shrink_run(
                 model=record.config["model"], status=record.status, data_sha256=record.data.get("sha256"),
                 score=mean(record.metric, 0.7, 1), learnt=mean(record.metric, 0.3, 1), last_epoch=record.score,
                 late_rise=mean(record.metric, 0.7, 1) - mean(record.metric, 0.3, 0.7),
-                mean_cosine=epochs[-1]["mean_cosine"], **_late_components(record.steps), **late)
+                mean_cosine=epochs[-1]["mean_cosine"], isoscore=epochs[-1]["isoscore"],
+                **_late_components(record.steps), **late)
 
 # %% ../../nbs/study/04_other_claims.ipynb #119e4ab9
 _shrink_columns = ("bars", "seed", "task", "model", "status", "data_sha256", "score", "learnt", "last_epoch",
-                   "late_rise", "mean_cosine")
+                   "late_rise", "mean_cosine", "isoscore")
 
 def shrink_runs(evidence:Evidence): # pandas DataFrame, one row for each run of the grid
     "The runs of the paper's comparison."
@@ -108,8 +109,9 @@ def shrink_table2(evidence:Evidence)->list[Claim]:
     runs = shrink_runs(evidence)
     def claim(bars, other, claimed, **printed):
         found = paired_estimate(differences(shrink_pairs(runs, "score", other), bars=bars))
+        moved = shrink_pairs(runs, "isoscore", other)
         return _shrink_score(topic="bars", where="Table 2", page="shrink_table2", variant=bars, against=other,
-                             claimed=claimed, found=found, **printed)
+                             claimed=claimed, found=found, iotas=iota_ratios(moved[moved.bars == bars]), **printed)
     return [claim("selected bars", "no penalty", "up"), claim("all bars", "selected bars", "down"),
             claim("all bars", "no penalty", None, effect=0., source="on par")]
 
@@ -246,12 +248,13 @@ def _isolayer_claim(
 )->Claim:
     "A comparison of two stages on CoLA with MiniLM."
     quantity, kind, unit = isolayer_quantities[value]
-    pairs = pairs_of(ends[ends.stage.isin([stage, base])], dict(stage=base), treatment=("stage",), value=value)
+    pairs, moved = (pairs_of(ends[ends.stage.isin([stage, base])], dict(stage=base), treatment=("stage",), value=v)
+                    for v in (value, "isoscore"))
     usual = dict(topic="stages" + ", geometry"*(kind == "geometry"), paper=isolayer, where=number, claimed="up",
                  method="isolayer")
     return Claim(page=f"isolayer_{number.lower().replace(' ', '')}", kind=kind, unit=unit, quantity=quantity,
                  variant=stage, against=base, encoder="MiniLM", task="cola", found=paired_estimate(differences(pairs)),
-                 **(usual | fields))
+                 iotas=iota_ratios(moved) if kind == "score" else (), **(usual | fields))
 
 # %% ../../nbs/study/04_other_claims.ipynb #f97820f4
 def isolayer_table2(evidence:Evidence)->list[Claim]:
