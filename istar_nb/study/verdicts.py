@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['least_pairs', 'nan', 'words', 'Kind', 'own', 'Estimate', 'paired_estimate', 'sampled_estimate',
-           'correlation_estimate', 'decide', 'seeds_needed', 'number', 'Claim', 'what_it_takes', 'correct',
-           'trend_test', 'unchanged', 'probability', 'claims_frame', 'plot_estimates', 'pairs_of', 'differences',
-           'comparison_table', 'best_elsewhere', 'conditions', 'rows_of', 'listed', 'strength_color']
+           'correlation_estimate', 'decide', 'number', 'Claim', 'what_it_takes', 'correct', 'trend_test', 'unchanged',
+           'probability', 'claims_frame', 'plot_estimates', 'pairs_of', 'differences', 'comparison_table',
+           'best_elsewhere', 'conditions', 'rows_of', 'listed', 'strength_color']
 
 # %% ../../nbs/study/00_verdicts.ipynb #450e6e02
 import math
@@ -20,7 +20,7 @@ import numpy as np
 from ..report.figures import method_color, new_axes, signed
 from ..training.records import iterate_records
 from ..report.statistics import (check_columns, detectable_effect, finite_values, holm, paired_differences,
-                                        power, sign_flip_test, spearman, student_interval, summarise)
+                                        seeds_needed, sign_flip_test, spearman, student_interval, summarise)
 from ..sweeps.grids import grid
 from ..text.tasks import task_title
 
@@ -109,21 +109,6 @@ def decide(
         return "too wide" if zero and found.low < found.high else "inside"
     if claimed is None: return "measured"
     return "undecided" if zero else "holds" if (found.low > 0) == (claimed == "up") else "opposite"
-
-# %% ../../nbs/study/00_verdicts.ipynb #db2b6bed
-def seeds_needed(
-    effect:float,       # true mean of the differences
-    sd:float,           # their standard deviation, above 0
-    wanted:float=0.8,   # probability of detecting the effect
-    most:int=10_000,    # largest number of pairs considered
-)->int|None:            # at least 3; None where even `most` are too few
-    "How many pairs a t test at the 0.05 level needs."
-    if effect == 0 or power(effect, sd, most) < wanted: return None
-    low, high = least_pairs - 1, most
-    while high - low > 1:
-        middle = (low + high)//2
-        low, high = (low, middle) if power(effect, sd, middle) >= wanted else (middle, high)
-    return high
 
 # %% ../../nbs/study/00_verdicts.ipynb #85b1457a
 def number(
