@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from transformers import PrinterCallback, Trainer, TrainingArguments, default_data_collator
 
 from istar_nb.penalties.baselines import CosReg, RelativeStrength, Uniformity, VICRegCovariance
-from istar_nb.training.checkpoints import load_checkpoint, save_checkpoint
 from istar_nb.base.covariance import Moments, covariance, participation_ratio, shrink
 from istar_nb.geometry.dimension import gride, two_nn, two_nn_with_error
 from istar_nb.text.encoders import load_encoder
@@ -34,19 +33,18 @@ from istar_nb.base.modes import accelerators, random_state, same_random_state, s
 from istar_nb.training.pretrain_runs import PretrainConfig
 from istar_nb.training.pretraining import pretrain
 from istar_nb.training.records import environment, find_record
-from istar_nb.training.reference import refresh_reference
 from istar_nb.penalties.regularizers import IStar, UnbiasedIStar, pooled_isoscore, pooled_unbiased
 from istar_nb.training.runs import RunConfig
 from istar_nb.geometry.scores import (isoscore, isoscore_eig, isoscore_from_cov, isoscore_star, isoscore_unbiased,
                                       isoscore_with_error)
-from istar_nb.training.session import Session
+from istar_nb.training.session import load_checkpoint, save_checkpoint
 from istar_nb.geometry.shrinkage import optimal_zeta
 from istar_nb.base.states import HiddenStates
 from istar_nb.geometry.streaming import IsoScoreMetric, IsotropyMetrics
 from istar_nb.sweeps.sweeps import sweep
 from istar_nb.text.tasks import load_task
 from istar_nb.penalties.topology import EntropyRegularizer, h0_bars, persistent_entropy, select_bars
-from istar_nb.training.training import _launched, evaluate, launch, train, update
+from istar_nb.training.training import _launched, evaluate, fine_tuning, launch, refresh_reference, train, update
 from istar_nb.geometry.transforms import AllButTheTop, NormMoments, Whitening
 from istar_nb.geometry.unbiased import unbiased_traces
 from istar_nb.geometry.watching import watch
@@ -436,9 +434,9 @@ def test_train_under_autocast(method, sim, trained):
 def test_what_an_update_logs(options, data, sim):
     "The runs above are too short for an entry of the log."
     def log():
-        session = Session(config_of("istar", **options), data, progress=False, log_every=1)
+        session = fine_tuning(config_of("istar", **options), data, progress=False, log_every=1)
         refresh_reference(session)
-        return update(session, session.groups(0)[0])
+        return update(session, session.data.groups(0)[0])
     with sim.away(): expected = log()
     found = log()
     assert "batch_isoscore" in found and ("padding_gradient" in found) == bool(options)
@@ -447,9 +445,9 @@ def test_what_an_update_logs(options, data, sim):
 
 def step_waits(sim, data, method:str, **options)->Counter:
     "Why the host waits in the second step of a run, beyond the model's own reasons; the first makes the optimizer's state."
-    session = Session(config_of(method, **options), data, progress=False, log_every=1000)
+    session = fine_tuning(config_of(method, **options), data, progress=False, log_every=1000)
     refresh_reference(session)
-    first, second, *_ = session.groups(0)
+    first, second, *_ = session.data.groups(0)
     update(session, first)
     sim.waits.clear()
     update(session, second)
@@ -461,15 +459,15 @@ def step_waits(sim, data, method:str, **options)->Counter:
 def test_a_checkpoint_of_one_device_is_resumed_on_another(method, there, data, tmp_path):
     with Accelerator():
         with default_device(torch.device({NAME: "cpu", "cpu": NAME}[there])):
-            session = Session(config_of(method), data, progress=False, log_every=1)
+            session = fine_tuning(config_of(method), data, progress=False, log_every=1)
             refresh_reference(session)
-            first, second, *_ = session.groups(0)
+            first, second, *_ = session.data.groups(0)
             update(session, first)
-            session.updates, session.update_in_epoch = 1, 1
+            session.updates = 1
             save_checkpoint(session, tmp_path)
             expected = update(session, second)
         with default_device(torch.device(there)):
-            resumed = Session(config_of(method), data, progress=False, log_every=1)
+            resumed = fine_tuning(config_of(method), data, progress=False, log_every=1)
             assert load_checkpoint(resumed, tmp_path) and resumed.accelerator.device.type == there
             found = update(resumed, second)
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
@@ -581,12 +579,12 @@ def test_a_random_state_of_more_devices_is_restored_on_fewer(monkeypatch):
 
 
 def test_a_checkpoint_of_more_gpus_is_resumed_on_fewer(data, tmp_path, monkeypatch):
-    def session(): return Session(config_of("none"), data, progress=False, log_every=1)
+    def session(): return fine_tuning(config_of("none"), data, progress=False, log_every=1)
     with Accelerator():
         made = session()
-        first, second, *_ = made.groups(0)
+        first, second, *_ = made.data.groups(0)
         update(made, first)
-        made.updates, made.update_in_epoch = 1, 1
+        made.updates = 1
         with monkeypatch.context() as m:
             m.setattr(type(getattr(torch, NAME)), "device_count", lambda self: 4)
             save_checkpoint(made, tmp_path)
@@ -602,12 +600,12 @@ def test_a_plain_step_makes_the_host_wait_once_for_its_check(data):
 
 def test_an_evaluation_waits_only_for_one_check_and_two_results_a_batch(data):
     with Accelerator() as sim:
-        session = Session(config_of("none"), data, progress=False)
+        session = fine_tuning(config_of("none"), data, progress=False)
         sim.waits.clear()
         evaluate(session)
     own = Counter({wait: n for wait, n in sim.waits.items() if "encoder" not in wait.place})    # not the model's
-    batches = -(-len(session.held_out)//64)
-    padded = len(session.batches([len(f["input_ids"]) for f in session.held_out], session.config.seed, 0))
+    batches = -(-len(session.data.held_out)//64)
+    padded = len(session.data.batches(session.data.held_out, session.config.seed, 0))
     assert not [wait for wait in own if wait.kind in ("nonzero", "mask") or "host_mask" in wait.place], own
     assert own.total() <= 3*batches + padded + 17, own    # and at the end for the measures
 

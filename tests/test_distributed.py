@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 from istar_nb.penalties.controls import OwnMeans
 from istar_nb.base.covariance import Moments, covariance
-from istar_nb.training.engine import LayerMoments
+from istar_nb.training.evaluation import LayerMoments
 from istar_nb.base.states import HiddenStates
 from istar_nb.penalties.regularizers import IStar, UnbiasedIStar, batch_zeta, pooled_isoscore
 from istar_nb.training.records import find_record

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-import istar_nb.training.engine as engine
+import istar_nb.training.session as sessions
 import istar_nb.training.training as training
 from istar_nb.base.files import run_lock
 from istar_nb.training.records import find_record, iterate_records
@@ -30,7 +30,7 @@ def interrupted(config, root, data, monkeypatch):
     def unplugged(session): raise Unplugged
     with monkeypatch.context() as m:
         m.setattr(training, "make_record", unplugged)
-        m.setattr(engine, "save_failed", lambda *args: None)
+        m.setattr(sessions, "save_failed", lambda *args: None)
         with pytest.raises(Unplugged): train(config, root, data, progress=False)
 
 

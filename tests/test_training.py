@@ -1,17 +1,21 @@
 "Training on the labelled data: the spine on CoLA's layout, a regression, a span task."
+import os
+import re
+import sys
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
 
-import istar_nb.training.session as session
+import istar_nb
+import istar_nb.training.training as training
 from istar_nb.text.encoders import forward_with_states, load_encoder
 from istar_nb.training.runs import RunConfig
-from istar_nb.training.session import Session
 from istar_nb.text.task_scores import one_answer
-from istar_nb.training.training import add_gradients, evaluate, train
+from istar_nb.training.training import add_gradients, evaluate, fine_tuning, train
 from toy_task import write_still_model
 from processes import on_two
 
@@ -30,27 +34,18 @@ def test_real_tasks(task, metrics, data_dir, tmp_path):
     assert record.data["source"] == "data_dir" and record.data["train"] == 96
 
 
-def test_a_penalty_of_medium_precision_is_another_run_with_nearly_the_same_result(tmp_path):
-    coarse, before = (replace(config, task="stdlib-docs", penalty_precision="medium"),
-                      torch.backends.mkldnn.matmul.fp32_precision)
-    records = [run(c, None, tmp_path) for c in (coarse, replace(coarse, penalty_precision="highest"))]
-    assert records[0].id != records[1].id == replace(config, task="stdlib-docs").id
-    assert records[0].epochs[-1]["isoscore"] == pytest.approx(records[1].epochs[-1]["isoscore"], rel=0.02)
-    assert torch.backends.mkldnn.matmul.fp32_precision == before
-
-
 def few_validation_rows(monkeypatch):
     "Only the first 64 validation rows of a task: SQuAD has 10,570."
     def small(*args, **kwargs):
         data = load(*args, **kwargs)
         return replace(data, validation=data.validation[:64])
-    load = session.load_task
-    monkeypatch.setattr(session, "load_task", small)
+    load = training.load_task
+    monkeypatch.setattr(training, "load_task", small)
 
 
 @pytest.mark.parametrize("precision, emulated, said", [("bf16", True, 1), ("bf16", False, 0), ("fp32", True, 0)])
 def test_bf16_says_where_it_is_slow(precision, emulated, said, tmp_path, monkeypatch):
-    monkeypatch.setattr("istar_nb.training.engine.emulates_bf16", lambda device: emulated)
+    monkeypatch.setattr("istar_nb.training.session.emulates_bf16", lambda device: emulated)
     tiny = RunConfig(model="tiny-bert", limit=40, batch_size=20, epochs=1, max_length=16, precision=precision)
     with warnings.catch_warnings(record=True, action="always") as heard: train(tiny, tmp_path, progress=False)
     assert [str(w.message) for w in heard].count("this processor has no instructions for bfloat16: `precision` 'bf16' "
@@ -75,7 +70,7 @@ def test_both_signs_on_every_family(family, tmp_path):
 
 def gradients_of(rank, model, task="stdlib-docs", data_dir=None):
     "The gradient of 39 rows as one batch and as micro-batches of 16, 16 and 7, shared unequally by the processes."
-    session = Session(RunConfig(task=task, model=model, limit=60, max_length=64), data_dir, progress=False)
+    session = fine_tuning(RunConfig(task=task, model=model, limit=60, max_length=64), data_dir, progress=False)
     def gradient(group):
         session.optimizer.zero_grad()
         add_gradients(session, group)
@@ -131,7 +126,7 @@ def test_a_penalty_begins_where_the_reparametrised_run_begins(tmp_path, shape):
 def test_an_evaluation_of_few_sentences_has_an_error_that_covers_what_many_give():
     "The plug-in score of 12 sentences is far from that of 1,195, the unbiased one is not; it says how many there were."
     base = RunConfig(task="stdlib-docs", model="minilm", limit=40)
-    many, few = (evaluate(Session(replace(base, validation_limit=n), progress=False)) for n in (300, 12))
+    many, few = (evaluate(fine_tuning(replace(base, validation_limit=n), progress=False)) for n in (300, 12))
     assert few["sentences"] == 12 and many["sentences"] == 300 and few["estimator"] == many["estimator"]
     error = few["isoscore_unbiased_se"]
     assert abs(few["isoscore_unbiased"] - many["isoscore_unbiased"]) < 3*error < many["isoscore"] - few["isoscore"]
@@ -144,8 +139,8 @@ def test_a_run_that_gives_every_row_one_answer_says_so(classes, tmp_path):
     rows = [dict(text=f"Row {i} of the table.", label=f"kind {i % 2}" if classes else i/7) for i in range(60)]
     pd.DataFrame(rows).to_csv(tmp_path/"rows.csv", index=False)
     own = RunConfig(train=str(tmp_path/"rows.csv"), text="text", label="label", model="tiny-bert", epochs=1, lr=1e-12)
-    learned = Session(own, progress=False)
-    learned.epoch = 1
+    learned = fine_tuning(own, progress=False)
+    learned.updates = learned.total    # of its one epoch
     before = evaluate(learned)
     with torch.no_grad():
         learned.bare.classifier.weight.zero_()
@@ -192,3 +187,28 @@ def test_a_causal_model_is_fine_tuned(method, llama, tmp_path):
     assert record.status == "done" and record.epochs[-1]["majority_share"] < 1
     penalties = {step["penalty"] for step in record.steps if "penalty" in step}
     assert method == "isobn" or len(penalties) == len(record.steps) and 0 not in penalties
+
+
+def test_there_is_one_session_and_what_it_says_of_its_place_follows_from_its_updates():
+    named = [file.name for file in Path(istar_nb.__file__).parent.rglob("*.py")
+             if re.search(r"^class Session\b", file.read_text("utf-8"), re.M)]
+    assert named == ["session.py"]
+    begun = fine_tuning(RunConfig(model="tiny-bert", limit=64, batch_size=16, epochs=2), progress=False)
+    for begun.updates, epoch in ((0, 0), (3, 0), (4, 1), (8, 2)): assert begun.epoch == epoch
+    assert len(vars(begun)) <= 24    # its attributes
+
+
+def test_a_run_goes_through_few_modules(tmp_path):
+    "A reader who follows `train` must not have to open the whole package."
+    source, visited = str(Path(istar_nb.__file__).parent) + os.sep, set()
+    def note(frame, event, arg):
+        code = frame.f_code
+        if event == "call" and code.co_name != "<module>" and code.co_filename.startswith(source):
+            visited.add(code.co_filename.removeprefix(source))
+    tiny = RunConfig(model="tiny-bert", method="istar", lam=0.5, limit=64, epochs=1, validation_limit=64)
+    sys.setprofile(note)
+    try: train(tiny, tmp_path, progress=False)
+    finally: sys.setprofile(None)
+    assert len(visited) <= 28, sorted(visited)
+    own = {name.split(os.sep)[1] for name in visited if name.startswith("training")}
+    assert own == {"training.py", "session.py", "evaluation.py", "records.py", "runs.py", "methods.py"}

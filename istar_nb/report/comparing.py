@@ -33,7 +33,7 @@ from .model_measures import (TOKENS, Measurement, Points, _check_layers, _embedd
 from .reports import (Section, _html_page, _label_of, error_note, gaps, measure_table, show_table,
                                      with_error)
 from ..text.encoders import Encoder, hidden_states
-from ..training.engine import read_states
+from ..training.evaluation import read_states
 from ..training.records import environment, finite
 
 # %% ../../nbs/report/09_comparing.ipynb #46cdc0a7

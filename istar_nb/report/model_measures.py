@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ..geometry.dimension import two_nn_with_error
 from ..text.encoders import Encoder, fit_tokenizer, hidden_states, load_encoder
-from ..training.engine import read_states
+from ..training.evaluation import read_states
 from ..base.files import local_path
 from ..base.points import as_points, from_numpy
 from ..base.progress import progress_bar, waiting

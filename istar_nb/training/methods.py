@@ -41,7 +41,7 @@ def _istar(c, kind:str):
 def _istar_options(c)->dict:
     "What a run gives to I-STAR, in whichever variant."
     return dict(zeta=c.zeta, layers=c.layers, scope=c.scope, per_layer=c.per_layer, reference_points=c.reference_points,
-                target=c.target, average=0.05 if c.refresh == "average" else None, precision=c.penalty_precision)
+                target=c.target, average=0.05 if c.refresh == "average" else None)
 
 
 def _own_means(c, kind:str):
@@ -51,8 +51,7 @@ def _own_means(c, kind:str):
 # %% ../../nbs/training/01_methods.ipynb #9b4a97d6
 def _unbiased(c, kind:str):
     from istar_nb.penalties.regularizers import UnbiasedIStar
-    return UnbiasedIStar(layers=c.layers, scope=c.scope, tokens=c.tokens, per_layer=c.per_layer, target=c.target,
-                         precision=c.penalty_precision)
+    return UnbiasedIStar(layers=c.layers, scope=c.scope, tokens=c.tokens, per_layer=c.per_layer, target=c.target)
 
 # %% ../../nbs/training/01_methods.ipynb #8b68f496
 def _simple(name:str)->Callable:
@@ -73,7 +72,7 @@ def _entropy(c, kind:str):
 # %% ../../nbs/training/01_methods.ipynb #c44b004c
 def _isobn(c, dim:int):
     from istar_nb.penalties.isolayer import make_transform
-    return make_transform("isobn", dim=dim, bias_correction=c.bias_correction)
+    return make_transform("isobn", dim=dim)
 
 # %% ../../nbs/training/01_methods.ipynb #87d3a56f
 def _reparametrise(c, model, batches):
@@ -99,11 +98,11 @@ def _isolayer(session)->dict:
     "Freeze the fine-tuned model and train an inserted IsoLayer on its states."
     from torch.distributed import broadcast
     from istar_nb.penalties.second_stage import cls_features, train_isolayer
-    c, model = session.config, session.bare
-    def batch(part): return {k: v.to(session.device) for k, v in session.collate(part).items()}
-    def features(rows): return cls_features(model, (batch(rows[i:i+64]) for i in range(0, len(rows), 64)))
-    seen, stop = features(session.features), features(session.encode(session.stop_rows))
-    history, best = train_isolayer(model, seen, stop, c.depth, metric=partial(_stage_score, session.task), keep=c.keep,
+    c, model, rows = session.config, session.bare, session.data
+    def batch(part): return {k: v.to(session.device) for k, v in rows.collate(part).items()}
+    def features(part): return cls_features(model, (batch(part[i:i+64]) for i in range(0, len(part), 64)))
+    seen, stop = features(rows.features), features(rows.encode(rows.stop))
+    history, best = train_isolayer(model, seen, stop, c.depth, metric=partial(_stage_score, rows.task),
                                    loss=c.stage_loss, epochs=c.stage_epochs, seed=c.seed)
     if session.world > 1:
         for value in model.transform.state_dict().values(): broadcast(value, 0)
@@ -113,8 +112,8 @@ def _isolayer(session)->dict:
 okabe_ito = dict(black="#000000", orange="#E69F00", sky="#56B4E9", green="#009E73", yellow="#F0E442", blue="#0072B2",
                  vermillion="#D55E00", purple="#CC79A7")
 _points = ("tokens", "max_points")                  # options of penalties that see a cloud of points
-_score = (*_points, "target", "per_layer", "penalty_precision")    # and of those that score it
-_reference = ("zeta", "refresh", "refresh_every", "reference_points")
+_score = (*_points, "target", "per_layer")            # and of those that score it
+_reference = ("zeta", "refresh", "reference_points")
 _blue, _green = (okabe_ito["blue"], okabe_ito["vermillion"]), (okabe_ito["green"], okabe_ito["black"])
 
 METHODS = {
@@ -127,8 +126,8 @@ METHODS = {
     "vicreg": Method("VICReg", ("#999933",), _simple("VICRegCovariance"), 1., "cls", options=_points),
     "uniformity": Method("uniformity", ("#882255",), _simple("Uniformity"), 1., "cls", options=_points),
     "isolayer": Method("IsoLayer", (okabe_ito["sky"],), head="linear",
-                       options=("depth", "keep", "stage_epochs", "stage_loss"), finish=_isolayer, aside=0.3),
-    "isobn": Method("IsoBN", (okabe_ito["orange"],), head="linear", options=("bias_correction",), transform=_isobn),
+                       options=("depth", "stage_epochs", "stage_loss"), finish=_isolayer, aside=0.3),
+    "isobn": Method("IsoBN", (okabe_ito["orange"],), head="linear", transform=_isobn),
     "reparametrised": Method("same function", (okabe_ito["yellow"],), head="linear", options=("target", "shape"),
                              begin=_reparametrise),
 }

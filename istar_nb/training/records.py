@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['Kind', 'remedy', 'finite', 'Recorded', 'RunRecord', 'environment', 'record_path', 'save_record', 'find_record',
-           'save_failed', 'iterate_records', 'other_origin', 'check_origin', 'data_sha256', 'model_sha256', 'origin']
+           'save_failed', 'iterate_records', 'other_origin', 'check_origin', 'data_sha256', 'model_sha256', 'origin',
+           'made_before', 'keep_record']
 
 # %% ../../nbs/training/03_records.ipynb #1c38702e
 import json
@@ -13,7 +14,7 @@ import os
 import platform
 import subprocess
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
 from importlib.metadata import version
@@ -22,7 +23,7 @@ from typing import ClassVar, Literal, Self, TypeVar
 
 import istar_nb
 from ..base.files import files_sha256, json_files, local_path, open_root, read_text, write_whole
-from .runs import RunConfig, check_type, schema, task_of
+from .runs import Described, RunConfig, check_type, schema, task_of
 from ..text.task_scores import one_answer
 from ..text.tasks import TASKS, load_task
 
@@ -255,3 +256,22 @@ def model_sha256(
 def origin(config:RunConfig, data_dir:str|Path|None=None, hub:bool=False)->dict[str,str|None]:
     "The hashes of what a run would be made from today, by their names in a record."
     return dict(sha256=_rows_sha256(config, data_dir, hub), model_sha256=model_sha256(config.model))
+
+# %% ../../nbs/training/03_records.ipynb #7aaec3aa
+def made_before(config:Described, root:str|Path, data_dir:str|Path|None=None, hub:bool=False, remake:bool=False,
+                kind:type=RunRecord, origin:Callable=origin)->Recorded|None:
+    "The record of a finished run; an error, or with `remake` nothing, if it was made from other data or weights."
+    record = find_record(root, config.id, kind)
+    if record is None or record.status != "done": return None
+    now = origin(config, data_dir, hub)
+    if remake and other_origin(record.data, now): return None
+    check_origin(record, now, root)
+    return record
+
+# %% ../../nbs/training/03_records.ipynb #eaf5a753
+def keep_record(record:Recorded, root:str|Path)->Recorded: # the one in the store
+    "Write a record, unless the same run was finished before from the same data and weights."
+    before = find_record(root, record.id, type(record))
+    if before is not None and before.status == "done" and not other_origin(before.data, record.data): return before
+    save_record(record, root)
+    return record

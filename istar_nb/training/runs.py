@@ -173,12 +173,10 @@ class _Strength(_Rows):
 class _Penalty(_Strength):
     zeta: float | Literal["auto"] = 0.2  # istar: shrinkage ζ in [0, 1] to the reference; "auto": estimated
     refresh: Literal["epoch", "start", "average"] = "epoch"  # istar: new reference every epoch, one, or moving average
-    refresh_every: int | None = None  # istar: also renew it after this many updates
     reference_points: int = 250_000   # istar: points behind the reference covariance
     layers: tuple[int, ...] | None = None  # to penalise, 0: embeddings; None: all others for istar, else the last
     tokens: Literal["real", "cls", "all"] | None = None  # under the penalty; None: the method's; "all" counts padding
     per_layer: bool = False           # istar: average one score per layer instead of scoring the union of layers
-    penalty_precision: Literal["highest", "medium"] = "highest"  # istar: "medium" may round factors of its products
     scope: Literal["global", "local"] = "global"  # penalty of the batch of all processes, or of each its own
     max_points: int | None = None     # tokens of a batch that the penalty sees, drawn at random; None for all
     selection: Literal["atienza", "released", "none"] = "atienza"  # entropy: which bars count as features
@@ -187,21 +185,19 @@ class _Penalty(_Strength):
 @dataclass(frozen=True)
 class _Modules(_Penalty):
     depth: int = 1                    # isolayer: linear layers inserted
-    keep: Literal["score", "isoscore"] = "score"  # isolayer: epoch with the best score, or most isotropic one no worse
     stage_epochs: int = 200           # isolayer: passes over the frozen features, at most
     stage_loss: Literal["joint", "task"] = "joint"  # isolayer: the paper's loss, or the task's alone as a control
-    bias_correction: bool = True      # isobn: correct the running averages for starting at zero; released code does not
     head: Literal["own", "linear"] | None = None  # the model's, or one linear layer on [CLS]; None: the method's
 
 # %% ../../nbs/training/02_runs.ipynb #823cff5d
 @dataclass(frozen=True)
 class RunConfig(_Modules):
     "Everything that decides the result of a run."
-    retired: ClassVar[dict] = dict(average=0.05, normalize=False, temperature=2.)
+    retired: ClassVar[dict] = dict(average=0.05, bias_correction=True, keep="score", normalize=False, pad_to=None,
+                                   penalty_precision="highest", refresh_every=None, temperature=2.)
     epochs: int = 3                   # passes over the training data
     batch_size: int = 32              # sentences in a step, over all processes
     batches: Literal["length", "random"] = "length" # sentences of similar length together, or at random as released
-    pad_to: int | None = None         # pad training batches to at least this many tokens; None: to the longest text
     accumulate: int = 1               # steps whose gradients are added up before an update; the I-STAR paper uses 2
     lr: float = 5e-5                  # peak learning rate of AdamW
     weight_decay: float = 0.01        # of AdamW, not on biases and layer norms
@@ -236,8 +232,8 @@ class RunConfig(_Modules):
 defaults = {f.name: f.default for f in fields(RunConfig)}
 
 # %% ../../nbs/training/02_runs.ipynb #b434c442
-_positive = ("epochs", "batch_size", "accumulate", "lr", "reference_points", "refresh_every", "max_length", "pad_to",
-             "limit", "validation_limit", "max_points", "depth", "stage_epochs")
+_positive = ("epochs", "batch_size", "accumulate", "lr", "reference_points", "max_length", "limit", "validation_limit",
+             "max_points", "depth", "stage_epochs")
 
 def _check_ranges(c:RunConfig)->None:
     "An error that names a number out of its range."
@@ -295,4 +291,4 @@ def padding_counts(
     config:RunConfig, # of a run
 )->bool:
     "Whether a run says something about padding: its penalty counts it, or its batches are padded as released."
-    return (config.complete.tokens not in ("real", "cls") or config.batches == "random" or config.pad_to is not None)
+    return config.complete.tokens not in ("real", "cls") or config.batches == "random"
