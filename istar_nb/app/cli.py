@@ -113,7 +113,7 @@ def runs_command(
 
 # %% ../../nbs/app/02_cli.ipynb #9d00e901
 def judge_command(
-    runs: str = "runs",              # store of records, or a .csv, .tsv or .parquet file with columns arm, seed and score
+    runs: str = "runs",              # store of records, or a .csv, .tsv or .parquet file with columns arm and seed
     baseline: str | None = None,     # arm that all others are compared with, and tested against
     contrasts: Path | None = None,   # YAML file with a list of contrasts instead; only its primary ones are tested
     value: str = "score",            # column to compare with the baseline

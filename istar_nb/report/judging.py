@@ -63,7 +63,7 @@ def read_runs(
     keys = [name for name in ("arm", "task", "model", "seed") if name in runs]
     if (twice := runs[runs.duplicated(keys)]).empty: return runs
     arm, seed = twice[["arm", "seed"]].iloc[0]
-    raise ValueError(f"`runs` has several runs of the arm {arm!r} with seed {seed}: a column `arm` would tell them apart")
+    raise ValueError(f"`runs` has several runs of the arm {arm!r} with seed {seed}: a column `arm` tells them apart")
 
 # %% ../../nbs/report/10_judging.ipynb #9d00e010
 @dataclass(frozen=True)
@@ -97,10 +97,11 @@ def read_contrasts(
         raise ValueError("`contrasts` must be a list of contrasts, each with `run` and `against`")
     known, found = list(Contrast.__dataclass_fields__), []
     for each in contrasts:
-        if not isinstance(each, (Contrast, Mapping)): raise ValueError(f"`contrasts` has {each!r}, which is no contrast")
+        if not isinstance(each, (Contrast, Mapping)): raise ValueError(f"`contrasts` has {each!r}, no contrast")
         values = each if isinstance(each, Mapping) else vars(each)
         if odd := [name for name in values if name not in known]:
-            raise ValueError(f"`contrasts` has an unknown key {odd[0]!r}{near(str(odd[0]), known)}: it takes {', '.join(known)}")
+            raise ValueError(f"`contrasts` has an unknown key {odd[0]!r}{near(str(odd[0]), known)}: it takes "
+                             f"{', '.join(known)}")
         if lacking := [name for name in ("run", "against") if name not in values]:
             raise ValueError(f"`contrasts` has one without `{lacking[0]}`: {dict(values)}")
         found.append(Contrast(**{**values, "run": _called(values["run"]), "against": _called(values["against"])}))
@@ -116,7 +117,8 @@ def _pairs_of(
     check_columns(frame, [contrast.value], "runs")
     arms = list(dict.fromkeys(frame.arm))
     for name in (contrast.run, contrast.against):
-        if name not in arms: raise ValueError(f"there is no arm {name!r}{near(name, arms)}: the arms are {', '.join(arms)}")
+        if name in arms: continue
+        raise ValueError(f"there is no arm {name!r}{near(name, arms)}: the arms are {', '.join(arms)}")
     rows = frame[frame.arm.isin([contrast.run, contrast.against])]
     if contrast.ratio:
         if (rows[contrast.value].astype(float) <= 0).any():
@@ -141,7 +143,8 @@ def _estimate(
                 effect=back(d.mean()) if len(d) else nan, low=back(low), high=back(high),
                 p=sign_flip_test(d) if contrast.primary and len(d) else nan,
                 equivalent="" if bound is None else "yes" if -bound < inner[0] and inner[1] < bound else "no",
-                up=bool(len(d) and d.mean() > 0), sd=sd, aim=abs(d.mean()) if bound is None and len(d) else bound or nan,
+                up=bool(len(d) and d.mean() > 0), sd=sd,
+                aim=abs(d.mean()) if bound is None and len(d) else bound or nan,
                 lacking=", ".join(f"{count}x {problem}" for problem, count in problems.items()))
 
 # %% ../../nbs/report/10_judging.ipynb #9d00e017
@@ -175,7 +178,8 @@ class Judgement:
 
     def rows(self)->tuple[list[str],list[list[str]]]:
         "Heads and cells as they are shown."
-        def interval(r): return f"{signed(r.low, '.4f')}…{signed(r.high, '.4f')}" if r.low == r.low else "–"    # no space
+        # without a space, so that it is not broken
+        def interval(r): return f"{signed(r.low, '.4f')}…{signed(r.high, '.4f')}" if r.low == r.low else "–"
         def p(value): return "" if value != value else "<0.001" if value < 0.001 else f"{value:.2g}"
         def effect(r): return f"×{r.effect:.3g}" if r.ratio else signed(r.effect, "+.3g")
         blocks = [name for name in ("task", "model") if name in self.table]
@@ -228,8 +232,8 @@ def plot_judgement(
     ax.axvline(0, color="0.4", lw=0.8)
     blocks = [b for b in ("task", "model") if b in table]
     labels = [", ".join([r.contrast, r.value, *(str(r[b]) for b in blocks if r[b])]) for _, r in table.iterrows()]
-    ratios = "" if not table.ratio.any() else "log₂ of the ratio" if table.ratio.all() else "difference, or log₂ of the ratio"
-    ax.set(yticks=range(len(table)), yticklabels=labels, ylim=(len(table) - 0.4, -0.6), xlabel=ratios or "difference")
+    kinds = ["difference"]*bool((~table.ratio).any()) + ["log₂ of the ratio"]*bool(table.ratio.any())
+    ax.set(yticks=range(len(table)), yticklabels=labels, ylim=(len(table) - 0.4, -0.6), xlabel=", or ".join(kinds))
     return ax
 
 # %% ../../nbs/report/10_judging.ipynb #9d00e022
@@ -251,31 +255,36 @@ def _judged(
 
 
 def judge(
-    runs:"str|Path|pd.DataFrame",                             # store of records, table as a file, or DataFrame
-    baseline:str|None=None,                                   # arm that all others are compared with and tested against
-    contrasts:"str|Path|Sequence[Contrast|Mapping]|None"=None, # YAML file or list instead; only its `primary` are tested
-    value:str="score",                                        # column to compare with `baseline`
-    margin:float|None=None,                                   # difference from `baseline` that would not matter
-    covariates:Sequence[str]=(),                              # columns whose means to show beside, such as "isoscore"
+    runs:"str|Path|pd.DataFrame", # store of records, table as a file, or DataFrame
+    baseline:str|None=None,       # arm that all others are compared with, and tested against
+    contrasts:"str|Path|Sequence[Contrast|Mapping]|None"=None, # YAML file or list instead; its `primary` are tested
+    value:str="score",            # column to compare with `baseline`
+    margin:float|None=None,       # difference from `baseline` that would not matter
+    covariates:Sequence[str]=(),  # columns whose means to show beside, such as "isoscore"
 )->Judgement:
     "Is one arm better than another? Paired seeds, exact tests of what was declared, intervals for everything else."
-    import pandas as pd
     frame = read_runs(runs)
     if (baseline is None) == (contrasts is None): raise ValueError("give either `baseline` or `contrasts`")
     if contrasts is None:
         others = [arm for arm in dict.fromkeys(frame.arm) if arm != baseline]
         if len(others) == frame.arm.nunique():
-            raise ValueError(f"`baseline` {baseline!r} is no arm{near(baseline, others)}: the arms are {', '.join(others)}")
+            raise ValueError(f"`baseline` {baseline!r} is no arm{near(baseline, others)}: the arms are "
+                             f"{', '.join(others)}")
         contrasts = [Contrast(arm, baseline, value, margin, primary=True) for arm in others]
     check_columns(frame, covariates, "runs")
     blocks, found = ["task", *(["model"] if "model" in frame else [])], []
     for contrast in read_contrasts(contrasts):
         pairs = _pairs_of(frame, contrast, blocks)
-        found += [(*_judged(contrast, dict(zip(blocks, key)), part, frame, covariates), contrast) for key, part in pairs.groupby(blocks, dropna=False, sort=False)]
-    return _corrected([row for row, _, _ in found], [pairs for _, pairs, _ in found], [c for _, _, c in found])
+        for key, part in pairs.groupby(blocks, dropna=False, sort=False):
+            found.append((contrast, *_judged(contrast, dict(zip(blocks, key)), part, frame, covariates)))
+    return _corrected(*map(list, zip(*found)))
 
 # %% ../../nbs/report/10_judging.ipynb #9d00e023
-def _corrected(rows:list[dict], pairs:list, contrasts:list[Contrast])->Judgement:
+def _corrected(
+    contrasts:list[Contrast],
+    rows:list[dict],            # one for each contrast, from `_judged`
+    pairs:list["pd.DataFrame"], # likewise
+)->Judgement:
     "The judgement, with the tests of primary contrasts corrected for their number."
     import pandas as pd
     tested = sum(c.primary for c in contrasts)
@@ -283,7 +292,8 @@ def _corrected(rows:list[dict], pairs:list, contrasts:list[Contrast])->Judgement
     for row, c in zip(rows, contrasts):
         row["verdict"], needed = _verdict(row, c), _needed(row, c, tested)
         row["needed"] = float("nan") if needed is None else needed
-    bounds = "; equivalent: the 90 % interval is within the margin" if any(c.margin is not None for c in contrasts) else ""
+    bounded = any(c.margin is not None for c in contrasts)
+    bounds = "; equivalent: the 90 % interval is within the margin"*bounded
     note = (f"Differences are paired by seed; intervals are Student's, 95 %{bounds}. "
             + (f"{tested} primary contrast{'s are' if tested > 1 else ' is'} tested by all assignments of signs"
                + (", corrected by Holm's method" if tested > 1 else "")
