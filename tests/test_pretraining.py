@@ -10,7 +10,7 @@ from istar_nb.training import pretraining
 from istar_nb.text.corpus import gather_texts, generator_of, mask_tokens
 from istar_nb.text.encoders import load_encoder
 from istar_nb.penalties.isolayer import ClsModel
-from istar_nb.training.pretrain_runs import PretrainConfig, PretrainRecord, load_pretrained
+from istar_nb.training.pretrain_runs import PretrainConfig, PretrainRecord, load_pretrainings
 from istar_nb.training.pretraining import pretrain
 from istar_nb.training.records import find_record
 from istar_nb.training.runs import RunConfig
@@ -59,7 +59,7 @@ def test_both_signs_and_a_target(seed, tmp_path):
     ends = [run(replace(plain, **change), tmp_path).evaluations[-1]["isoscore"]
             for change in (dict(lam=-1.), dict(lam=1., target=0.3), dict(lam=1.))]
     assert ends[0] < ends[1] < ends[2] and abs(ends[1] - 0.3) < 0.15
-    table = load_pretrained(tmp_path)
+    table = load_pretrainings(tmp_path)
     assert len(table) == 3 and (table.mlm_loss < 6.39).all() and set(table.seed) == {seed}     # ln 600 = 6.397
 
 
@@ -168,7 +168,7 @@ def test_a_grid_of_them(istar, tmp_path):
     for dry in ([], ["--dry-run"]):
         out = istar(*words, *dry).wait()
         assert out.count("scratch:") == out.count(" yes ") == 4, out
-    table = load_pretrained(tmp_path/"store")
+    table = load_pretrainings(tmp_path/"store")
     assert (sorted(zip(table.lam, table.seed)) == [(0, 0), (0, 1), (0.1, 0), (0.1, 1)]
             and {p.name for p in (tmp_path/"models").iterdir()} == set(table.id))
 
@@ -177,7 +177,7 @@ def test_other_files_in_the_store_are_skipped(tmp_path):
     record = run(replace(config, steps=2), tmp_path)
     (tmp_path/"notes.json").write_text("[1]")
     (tmp_path/f"{'0'*16}.json").write_text(record.to_json().replace('"lam": 0.5', '"lam": 0.7'))
-    with pytest.warns(UserWarning, match="is skipped"): table = load_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match="is skipped"): table = load_pretrainings(tmp_path)
     assert table.id.tolist() == [record.id]
 
 

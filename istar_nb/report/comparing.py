@@ -28,7 +28,7 @@ from ..geometry.streaming import machine_memory
 from ..geometry.sums import group_error, left_out_measures, one_thread, unbiased_of, values_and_errors
 from .figures import compare_figure, measure_names, png_bytes, series_figure
 from .isotropy import _pairs
-from .model_measures import (TOKENS, Measurement, Points, _check_layers, _embedding_parts, _encoder_of,
+from .model_measures import (READINGS, Measurement, Points, _check_layers, _embedding_parts, _encoder_of,
                                             _model_label, _one_a_text, _Reading, distinct, text_batches)
 from .reports import (Section, _html_page, _label_of, error_note, gaps, measure_table, show_table,
                                      with_error)
@@ -71,7 +71,7 @@ def _see_states(
     states:HiddenStates, # of a batch
     numbers:Tensor,      # (B,) which texts they are of
     places:Tensor,       # for every text its place in the sample; -1 for none
-    tokens:str,          # one of `TOKENS`
+    tokens:str,          # one of `READINGS`
     layers:tuple[int,...]|str, # which layers
     memory:float,        # GB for the sums of all layers
 )->None:
@@ -95,7 +95,7 @@ def _see_model(
     encoder:Encoder,           # a model and its tokenizer
     batches:Iterator[dict],    # of a `_Numbering` tokenizer
     places:Tensor,             # as of `_see_states`
-    tokens:str,                # one of `TOKENS`
+    tokens:str,                # one of `READINGS`
     layers:tuple[int,...]|str, # which layers
     memory:float,              # GB that sums may take
 )->Seen:
@@ -381,7 +381,7 @@ def compare(
     memory:float|None=None,            # GB that the sums of a model may take; None: half of the machine's
 )->Comparison:
     "Two models, or a series, on the same texts: CKA and neighbours of all pairs of layers, and paired differences."
-    if tokens not in TOKENS: raise ValueError(f"`tokens` must be one of {TOKENS}, not {tokens!r}")
+    if tokens not in READINGS: raise ValueError(f"`tokens` must be one of {READINGS}, not {tokens!r}")
     for name, value, least in (("neighbors", neighbors, 1), ("sample", sample, 5)):
         if not isinstance(value, Integral) or value < least:
             raise ValueError(f"`{name}` must be a whole number, at least {least}, not {value!r}")

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['paper_variances', 'references', 'draws', 'row_choices', 'Spectrum', 'spectrum_numbers', 'explore_spectrum',
            'uniforms', 'normals', 'Batches', 'batch_numbers', 'explore_batches', 'clustered_points', 'Barcode',
-           'barcode', 'climbed', 'explore_barcode']
+           'barcode_under', 'climbed', 'explore_barcode']
 
 # %% ../../nbs/report/07_explorers.ipynb #2e1030de
 from collections.abc import Sequence
@@ -162,7 +162,7 @@ class Barcode(NamedTuple):
     gradient:Tensor     # (n, 2) gradient of the entropy with respect to the points
 
 # %% ../../nbs/report/07_explorers.ipynb #e0b16201
-def barcode(
+def barcode_under(
     x:Tensor,                # (n, d) points, n ≥ 2
     selection:str="atienza", # which bars; see `select_bars`
 )->Barcode:
@@ -183,7 +183,7 @@ def climbed(
     steps:int,      # number of steps
 )->Tensor:          # (n, d)
     "The points after some steps of gradient ascent on the entropy."
-    for _ in range(steps): x = x + rate*barcode(x, selection).gradient
+    for _ in range(steps): x = x + rate*barcode_under(x, selection).gradient
     return x
 
 # %% ../../nbs/report/07_explorers.ipynb #afb9abc1

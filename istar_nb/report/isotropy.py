@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class _Measured:
     "Every measure of every layer, and what was measured."
     source:str                        # which texts, or that these are points
-    tokens:str                        # what counts as a point, one of `TOKENS`
+    tokens:str                        # what counts as a point, one of `READINGS`
     measures:dict[str,dict[str,dict]] # model or file -> layer -> name -> value
     environment:dict                  # versions of the packages and the machine
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['check_columns', 'of_runs', 'paired_differences', 'Interval', 'finite_values', 'student_interval',
            'bootstrap_interval', 'crossed_interval', 'sign_flip_test', 'power', 'detectable_effect', 'seeds_needed',
-           'holm', 'spearman', 'spread', 'compare', 'summarise']
+           'holm', 'spearman', 'spread', 'comparison', 'summarise']
 
 # %% ../../nbs/report/00_statistics.ipynb #5e503b11
 from collections.abc import Callable, Sequence
@@ -273,7 +273,7 @@ def spread(
     return float(sd) if sd > 4*np.finfo(float).eps*largest else 0.
 
 # %% ../../nbs/report/00_statistics.ipynb #1734fd2b
-def compare(pairs, confidence:float=0.95, resamples:int=9999)->dict:
+def comparison(pairs, confidence:float=0.95, resamples:int=9999)->dict:
     "One row of `summarise`."
     good = pairs[pairs.problem == ""]
     d, nothing = good.difference.to_numpy(), Interval(float("nan"), float("nan"))
@@ -300,7 +300,7 @@ def summarise(
     by = list(by)
     check_columns(pairs, [*by, "run", "baseline", "difference", "problem"])
     if pairs.empty: raise ValueError("`pairs` has no rows: nothing was compared")
-    table = pd.DataFrame([dict(zip(by, key), **compare(group, confidence, resamples))
+    table = pd.DataFrame([dict(zip(by, key), **comparison(group, confidence, resamples))
                           for key, group in pairs.groupby(by, dropna=False, sort=False)])
     table = table.sort_values(by, ignore_index=True)    # here, since `groupby` cannot sort tuples
     table.insert(table.columns.get_loc("p")+1, "p_holm", holm(table["p"].astype(float)))

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ..base.files import find_folder, state_of_folders
-from ..training.pretrain_runs import PretrainConfig, load_pretrained
+from ..training.pretrain_runs import PretrainConfig, load_pretrainings
 from ..training.records import RunRecord, iterate_records
 from ..sweeps.selection import candidates, load_selections
 from ..sweeps.grids import grid, load_records, measured, records_of, with_columns
@@ -78,7 +78,7 @@ class Store:
     @cached_property
     def pretrained(self):
         "Every measurement of every pre-training."
-        made = load_pretrained(self.root/"pretrained", every_evaluation=True)
+        made = load_pretrainings(self.root/"pretrained", every_evaluation=True)
         return with_columns(made, "id", "status", *(f.name for f in fields(PretrainConfig)), "data_sha256", "mlm_loss",
                             "token_two_nn_layers")
 

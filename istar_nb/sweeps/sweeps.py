@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from .executors import Event, Job, Places, executors
+from .executors import Event, Job, Resources, executors
 from .grids import Plan, duration, grid, plan, show_plan, terminal, whole_numbers, with_seeds
 from ..base.files import absolute, folder_beside
 from ..base.programs import check_alone
@@ -115,7 +115,7 @@ def _tidy(configs:Sequence[RunConfig], job:Job)->None:
         with suppress(OSError): job.folder(config).with_suffix(".lock").unlink()
 
 # %% ../../nbs/sweeps/02_sweeps.ipynb #1ed3df53
-def _go_through(plan:Plan, execute, job:Job, places:Places, progress:bool)->dict[str,RunRecord]: # failed runs by id
+def _go_through(plan:Plan, execute, job:Job, places:Resources, progress:bool)->dict[str,RunRecord]: # failed runs by id
     "Do what is planned, on an executor; runs that another sweep was at come last."
     failures, monitor, todo = {}, Monitor(plan, progress), plan.todo
     _tidy([c for c in plan.configs if plan.status.get(c.id) == "done"], job)
@@ -166,7 +166,7 @@ def sweep(
     data_dir, folder = data_dir or os.environ.get("ISTAR_DATA"), str(folder_beside(root, "checkpoints", checkpoints))
     job = Job(absolute(root), data_dir and absolute(data_dir), hub, folder, checkpoint_every, retry_failed, remake)
     planned = _current(plan(configs, job.root, retry_failed), job)
-    places, failures = Places(workers, threads, restarts, address, cpus_per_run, gpus_per_run), {}
+    places, failures = Resources(workers, threads, restarts, address, cpus_per_run, gpus_per_run), {}
     if dry_run: show_plan(planned)
     else: failures = _go_through(planned, executors[executor], job, places, progress)
     return [record for c in configs if (record := _stored(c, job, failures)) is not None]

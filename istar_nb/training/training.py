@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['make_model', 'shared', 'forward', 'fine_tuning', 'refresh_reference', 'losses', 'prepare_penalty', 'strength',
-           'add_gradients', 'update', 'measured', 'shown_epoch', 'note', 'run_epochs', 'make_record',
+           'add_gradients', 'update', 'evaluated', 'shown_epoch', 'note', 'run_epochs', 'make_record',
            'fine_tuning_work', 'open_session', 'carry_through', 'train', 'launch']
 
 # %% ../../nbs/training/09_training.ipynb #7750857f
@@ -211,7 +211,7 @@ def update(session:Session, group:list[list[int]])->dict:
                         **batch_geometry(states, c.tokens), **padding))
 
 # %% ../../nbs/training/09_training.ipynb #970e1aa7
-def measured(session:Session)->dict:
+def evaluated(session:Session)->dict:
     "The entry of a record's `epochs` for this point of a fine-tuning."
     return dict(epoch=session.epoch, **evaluate(session))
 
@@ -266,7 +266,7 @@ def make_record(session:Session)->RunRecord:
     rows, found, task = session.data, session.data.data, session.data.task
     if (finish := METHODS[session.config.method].finish) is not None:
         start, second = time.monotonic(), finish(session)
-        session.epochs.append(measured(session) | second)
+        session.epochs.append(evaluated(session) | second)
         clock(session, start)
     data = dict(source=found.source, sha256=found.sha256, model_sha256=session.origin["model"], note=found.note,
                 train=len(rows.train), validation=len(rows.validation))
@@ -277,7 +277,7 @@ def make_record(session:Session)->RunRecord:
 # %% ../../nbs/training/09_training.ipynb #87dd43fa
 def fine_tuning_work()->Objective:
     "The row of fine-tuning."
-    return Objective(fine_tuning, update, measured, make_record, shown_epoch)
+    return Objective(fine_tuning, update, evaluated, make_record, shown_epoch)
 
 # %% ../../nbs/training/09_training.ipynb #762af781
 def open_session(config:Described, root:str|Path, folder:Path, remake:bool=False, save_model:str|Path|None=None,
