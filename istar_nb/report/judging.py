@@ -164,9 +164,10 @@ def _verdict(row:dict, contrast:Contrast)->str:
 
 def _needed(row:dict, contrast:Contrast, primaries:int)->int|None:
     "How many seeds would decide a primary contrast that is not decided; None where there is no saying."
-    if not contrast.primary or row["p_holm"] < 0.05 or not row["sd"] > 0 or not row["aim"] > 0: return None
-    wanted = seeds_needed(row["aim"], row["sd"])
-    return wanted and max(wanted, least_seeds(primaries))
+    decided = row["p_holm"] < 0.05 or row["equivalent"] == "yes"
+    if not contrast.primary or decided or not row["sd"] > 0 or not row["aim"] > 0: return None
+    wanted = max(seeds_needed(row["aim"], row["sd"]) or 0, least_seeds(primaries))
+    return wanted if wanted > row["seeds"] else None
 
 # %% ../../nbs/report/10_judging.ipynb #9d00e020
 @dataclass(frozen=True)
