@@ -142,7 +142,7 @@ def test_keys_on_the_number_of_points(page):
 # ---- a barcode
 
 def barcode_sentence(selection, rate, steps, **places):
-    found = ex.barcode(ex.climbed(ex.clustered_points(**places), selection, rate, steps), selection)
+    found = ex.barcode_under(ex.climbed(ex.clustered_points(**places), selection, rate, steps), selection)
     count = len(found.features)
     return (f"{count} of {len(found.bars)} bars selected; persistent entropy H = {max(0., found.entropy):.3f} "
             f"of at most {np.log(count):.3f}.")
@@ -157,7 +157,7 @@ def test_a_barcode_has_the_same_numbers(page, places, selection):
     x = page.run(f"explore.topology.clusteredPoints({json.dumps(places)})")
     mine = ex.clustered_points(**places)
     assert np.array(x) == pytest.approx(mine.numpy(), rel=1e-12, abs=1e-12)
-    theirs, found = page.run(f"explore.topology.barcode({x}, '{selection}')"), ex.barcode(mine, selection)
+    theirs, found = page.run(f"explore.topology.barcode({x}, '{selection}')"), ex.barcode_under(mine, selection)
     assert sorted(theirs["bars"]) == pytest.approx(sorted(found.bars.tolist()), rel=1e-12)
     assert {tuple(sorted(e)) for e in theirs["edges"]} == {tuple(sorted(e)) for e in found.edges.tolist()}
     assert ([theirs["bars"][k] for k in theirs["features"]]
