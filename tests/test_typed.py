@@ -17,7 +17,10 @@ from istar_nb.app import cli
 from istar_nb.app.arguments import _sections, options_of
 from istar_nb.app.cli import commands, main
 from istar_nb.sweeps.grids import load_records
+from istar_nb.text.encoders import load_encoder
 from istar_nb.text.tasks import load_task
+from istar_nb.training.runs import RunConfig
+from istar_nb.training.training import train
 
 root = Path(__file__).resolve().parents[1]
 SENTENCES = [row["sentence"] for row in load_task("stdlib-docs").train[:40]]
@@ -168,8 +171,10 @@ def test_help_opens_with_examples_and_fits(name, width, run, monkeypatch):
     code, said = run(name, "--help")
     assert code == 0 and "None" not in said and "{" not in said and "STR" not in said
     assert 0 < said.index("\nexamples:\n  istar ") < (said + "\n  --").index("\n  --")
+    alone = said.partition(" [options]")[0].split()    # without a name, such as GRID
     for option, *_ in options_of(commands[name]):
-        assert (f"\n  {'GRID' if option == 'grid' else '--' + option.replace('_', '-')}") in said, option
+        typed = option.upper() if option.upper() in alone else f"--{option.replace('_', '-')}"
+        assert f"\n  {typed}" in said, option
     prose = [line for line in said.splitlines() if not line.startswith(("  istar", "usage"))]
     assert max(map(len, prose)) <= int(width), max(prose, key=len)
     assert (code, said) == run("help", name)
@@ -182,6 +187,22 @@ def test_the_overview_names_every_command(run):
     assert run("-V") == run("version") == run("--version")
 
 
+def provide():
+    "What the examples of `judge` and `compare` name: a table of scores, runs, contrasts, points and checkpoints."
+    rows = [dict(arm=arm, seed=seed, score=0.5 + seed/100 + (arm == "istar")/20) for arm in ("plain", "istar")
+            for seed in range(5)]
+    pd.DataFrame(rows).to_csv("table.csv", index=False)
+    small = dict(model="tiny-bert", task="stdlib-docs", limit=64, epochs=1)
+    for seed in range(2):
+        for arm in (dict(), dict(method="istar", lam=1.0)):
+            train(RunConfig(seed=seed, **small, **arm), root="runs", progress=False)
+    Path("declared.yaml").write_text("[{run: istar lam=1, against: none, primary: true}]", encoding="utf-8")
+    for name in ("float32", "int8"): np.save(f"{name}.npy", np.random.default_rng(0).normal(size=(60, 8)))
+    encoder = load_encoder("tiny-bert")
+    for step in (1, 2):
+        for part in (encoder.model, encoder.tokenizer): part.save_pretrained(f"training/checkpoint-{step}")
+
+
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_examples_in_the_help_work(example, run):
     "They are read in full; what takes long is carried out with a small model."
@@ -192,6 +213,7 @@ def test_examples_in_the_help_work(example, run):
     if name == "runs":
         root = ["--root", "demo/records"] if "demo/records" in words else []
         assert run("train", "run.yaml", "--method", "istar", "--lam", "1", "--no-progress", *root)[0] == 0
+    if name in ("judge", "compare"): provide()
     cli._read(name, words)
     if "cola" in words: return    # its data are not here
     if "processes" in words: words = words[:-2]    # `test_sweeps` has them

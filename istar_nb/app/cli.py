@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import istar_nb
-from .arguments import Parser, _sections, add_command, carry_out, options_of
+from .arguments import Condition, Parser, _sections, add_command, carry_out, options_of
 from .commands import (check_file, check_place, check_positive, check_store, check_task, demo_command,
                                    from_file, kept, pretrain_command, say_collapsed, say_failures, sweep_command,
                                    train_command)
@@ -73,7 +73,7 @@ def _explorer(root:str, folder:Path)->str: # the page's address, to open in a br
 # %% ../../nbs/app/02_cli.ipynb #d014dd2e
 def runs_command(
     root: str = "runs",           # folder or fsspec URL of the records
-    where: tuple[str, ...] = (),  # only runs with these values, such as task=cola method=istar status=failed
+    where: tuple[Condition, ...] = (),  # only runs with these values, such as task=cola method=istar status=failed
     every_epoch: bool = False,    # one row for every epoch of a run instead of its last
     export: Path | None = None,   # write all columns to this file: .csv or .parquet
     # compare with the runs of this store instead: which are equal except for times and environment

@@ -22,6 +22,7 @@ from torch import Tensor
 from ..base.covariance import check_covariance, covariance
 from ..geometry.scores import isoscore, isoscore_from_cov, isoscore_with_error, ratio_score
 from ..geometry.shrinkage import mixture_traces, optimal_zeta
+from ..geometry.unbiased import unbiased_estimator
 
 # %% ../../nbs/study/00_stability.ipynb #a00d8898
 def shrunk_scores(
@@ -177,7 +178,10 @@ def _store_cells(
     environment:dict|None=None,            # versions and hardware
 )->dict:                                   # the finished record
     "Compute the cells that the record lacks, and store it after each, whole or not at all."
-    record = stored_record(config, root) or dict(config=canonical(config), **head(), environments=[], cells={})
+    record = stored_record(config, root)
+    if record and not cells.keys() <= record["cells"].keys() and record.get("estimator") != unbiased_estimator:
+        record = None    # begun with another estimator
+    record = record or dict(config=canonical(config), estimator=unbiased_estimator, **head(), environments=[], cells={})
     for name in [name for name in cells if name not in record["cells"]]:
         record["cells"][name] = cells[name]()
         known = record["environments"]
