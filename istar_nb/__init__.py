@@ -23,6 +23,7 @@ _public = {
     "penalties.baselines": "CosReg VICRegCovariance Uniformity RelativeStrength",
     "penalties.topology": "barcode h0_bars persistent_entropy select_bars EntropyRegularizer",
     "penalties.isolayer": "IsoLayer JointLoss IsoBN",
+    "penalties.controls": "Placebo",
     "geometry.transforms": "Whitening AllButTheTop",
     "penalties.integrations": "IsotropyTrainerMixin IsotropyCallback IsotropyLoss collect_reference",
     "text.tasks": "Task load_task",
@@ -33,8 +34,10 @@ _public = {
     "sweeps.grids": "grid load_records load_sweep",
     "sweeps.sweeps": "sweep",
     "report.isotropy": "measure Isotropy",
+    "report.audit": "audit",
     "report.comparing": "compare",
     "report.judging": "judge",
+    "report.statistics": "paired_differences sign_flip_test student_interval crossed_interval holm seeds_needed",
 }
 _owners = {name: module for module, names in _public.items() for name in names.split()}
 

@@ -37,6 +37,7 @@ from .penalties.topology import EntropyRegularizer as EntropyRegularizer
 from .penalties.isolayer import IsoLayer as IsoLayer
 from .penalties.isolayer import JointLoss as JointLoss
 from .penalties.isolayer import IsoBN as IsoBN
+from .penalties.controls import Placebo as Placebo
 from .geometry.transforms import Whitening as Whitening
 from .geometry.transforms import AllButTheTop as AllButTheTop
 from .penalties.integrations import IsotropyTrainerMixin as IsotropyTrainerMixin
@@ -57,5 +58,12 @@ from .sweeps.grids import load_sweep as load_sweep
 from .sweeps.sweeps import sweep as sweep
 from .report.isotropy import measure as measure
 from .report.isotropy import Isotropy as Isotropy
+from .report.audit import audit as audit
 from .report.comparing import compare as compare
 from .report.judging import judge as judge
+from .report.statistics import paired_differences as paired_differences
+from .report.statistics import sign_flip_test as sign_flip_test
+from .report.statistics import student_interval as student_interval
+from .report.statistics import crossed_interval as crossed_interval
+from .report.statistics import holm as holm
+from .report.statistics import seeds_needed as seeds_needed

@@ -12,7 +12,7 @@ import istar_nb.study.claims
 from istar_nb.study.answers import sentences
 from istar_nb.study.claims import (claim_cells, claims_table, every_claim, main_claims, one, page_claims, pages,
                                    plot_main, statement, statements)
-from istar_nb.study.control_claims import _arm, comparison_name, contrasts, declared, sentence_comparisons
+from istar_nb.study.control_claims import arm_of, comparison_name, contrasts, declared, sentence_comparisons
 from istar_nb.study.evidence import Evidence, opened
 from istar_nb.study.findings import appendix
 from istar_nb.study.verdicts import correct
@@ -95,7 +95,7 @@ def test_declared_contrasts_get_exact_tests_and_holm_over_all_four(lacking, tmp_
     half = min(c.target for c in configs if c.target is not None)
     worth = {"no penalty": 5, "all positions": 4, "text alone": 1, "own means": 2, "half": 3, "double": 6}
     for c in configs:
-        arm = _arm(vars(c), half)
+        arm = arm_of(c, half)
         if lacking and arm == "half" and c.seed == 7: continue
         value = worth[arm]/10 + c.seed/1000*worth[arm]
         last = model["epochs"][-1] | dict(isoscore=value)

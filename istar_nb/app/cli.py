@@ -165,8 +165,8 @@ class Measured:
     embeddings: Path | None = None  # instead: a matrix, one point a row: .npy, .safetensors or .parquet
     limit: int | None = None        # at most this many texts, spread over a task's rows or a file's first; default: all
     model: str = "minilm"           # an alias (minilm, tiny-bert, ...), a local folder or a hub id
-    # what is a point: every real token, the first, last or mean of each text, or padding as well
-    tokens: Literal["real", "cls", "last", "mean", "all"] = "real"
+    # what is a point: real tokens, the first, last or mean of a text, padding as well; audit: text, padding and both
+    tokens: Literal["real", "cls", "last", "mean", "all", "audit"] = "real"
     layers: tuple[int, ...] | None = None  # layer numbers, where 0 is the embeddings; default: all
     batch_tokens: int = 8192        # tokens in a batch
     max_length: int = 256           # tokens kept of a text
@@ -209,6 +209,15 @@ def _report(found:object, place:Path)->None:
     if earlier: print(earlier)
 
 # %% ../../nbs/app/02_cli.ipynb #9b548e03
+def _audited(what:Measured, texts:object, layers:object, source:str)->object:
+    "The audit of a model, whose texts come from somewhere."
+    from istar_nb.report.audit import audit
+    if what.batch_tokens != Measured.batch_tokens:
+        raise ValueError("--batch-tokens has no meaning with --tokens audit, whose batches are 32 texts each")
+    found = audit(what.model, texts, layers, what.hub, max_length=what.max_length, progress=what.progress)
+    return replace(found, source=found.source.replace(" texts in", f" texts of {source} in", 1))
+
+
 def measure_command(
     what: Measured,
 )->None:
@@ -220,6 +229,7 @@ def measure_command(
         istar measure films.csv --column text --model tiny-bert --layers 0,2
         istar measure vectors.npy
         istar measure stdlib-docs --limit 300 --tokens mean
+        istar measure stdlib-docs --limit 300 --tokens audit
     """
     out = check_place("--out", local_path(what.out))
     with waiting("starting", what.progress):
@@ -231,6 +241,7 @@ def measure_command(
     else:
         texts, source = text_source(what.task, what.text, what.data_dir, what.hub, what.limit, column=what.column)
         layers = "all" if what.layers is None else what.layers
+        if what.tokens == "audit": return _report(_audited(what, texts(), layers, source), out/"isotropy")
         found, n = measure_models([what.model], texts, what.hub, what.tokens, layers, what.batch_tokens,
                                   what.max_length, what.progress)
         source = f"{n:,} text{'s'*(n != 1)} of {source}, tokens: {what.tokens}"

@@ -82,7 +82,8 @@ def paired_differences(
     shared, keys = [*by, unit], [*by, *treatment, unit]
     if base.duplicated(shared).any(): _check_single(frame[is_baseline].assign(**base[shared]), shared, "baseline")
     if others.duplicated(keys).any(): _check_single(frame[~is_baseline].assign(**others[keys]), keys, "treatment")
-    table = others[by+treatment].drop_duplicates().merge(rows[shared].drop_duplicates(), on=by)
+    every = dict(on=by) if by else dict(how="cross")    # all runs are of one task and model
+    table = others[by+treatment].drop_duplicates().merge(rows[shared].drop_duplicates(), **every)
     table = table.merge(of_runs(others, keys, value, "run"), how="left")
     table = table.merge(of_runs(base, shared, value, "baseline"), how="left")
     apart = table.run_data.notna() & table.baseline_data.notna() & (table.run_data != table.baseline_data)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['padding_run_grids', 'dose_run_grids', 'contrasts', 'gradient_share', 'padding_runs', 'padding', 'mean_push',
            'dose_runs', 'weaker_placebos', 'placebo', 'early_runs', 'early', 'start_runs', 'without_function',
-           'masked_runs', 'changes_by_start', 'masked', 'declared', 'sentence_comparisons', 'comparison_name',
+           'masked_runs', 'changes_by_start', 'masked', 'arm_of', 'declared', 'sentence_comparisons', 'comparison_name',
            'sentence_intervals']
 
 # %% ../../nbs/study/06_control_claims.ipynb #12dbf363
@@ -17,6 +17,7 @@ from .evidence import Evidence, claims_from, iota_ratios, measures
 from ..report.figures import signed
 from ..sweeps.grids import grid
 from ..text.tasks import task_title
+from ..training.runs import RunConfig
 from .verdicts import Claim, differences, nan, own, paired_estimate, pairs_of
 
 # %% ../../nbs/study/06_control_claims.ipynb #153b87cc
@@ -213,19 +214,22 @@ def masked(evidence:Evidence)->list[Claim]:
 contrasts = dict(P1=("all positions", "no penalty", "isoscore"), P2=("all positions", "own means", "isoscore"),
                  P3=("all positions", "text alone", "score"), P4=("half", "no penalty", "score"))
 
-def _arm(config:dict, half:float)->str: # of the declared experiment
-    "The arm of a configuration; `half` is the lower target."
-    if config["method"] == "none": return "no penalty"
-    if config["target"] is not None: return "half" if config["target"] == half else "double"
-    if config["method"] == "istar-own-means": return "own means"
-    return {"all": "all positions", "real": "text alone"}[config["tokens"]]
+def arm_of(
+    config:RunConfig, # of the declared experiment
+    half:float,       # its lower target
+)->str:               # as the page calls it
+    "The arm of a run."
+    if config.method == "none": return "no penalty"
+    if config.target is not None: return "half" if config.target == half else "double"
+    if config.method == "istar-own-means": return "own means"
+    return {"all": "all positions", "real": "text alone"}[config.tokens]
 
 
 def declared(evidence:Evidence)->list[Claim]:
     "The primary contrasts of the declared experiment: differences in ln ι of the text, or in accuracy."
     planned = grid(*evidence.specs("padding-base"))
     half = min(c.target for c in planned if c.target is not None)
-    arms, seeds = {c.id: _arm(vars(c), half) for c in planned}, len({c.seed for c in planned})
+    arms, seeds = {c.id: arm_of(c, half) for c in planned}, len({c.seed for c in planned})
     runs = evidence.runs("padding-base")
     runs = runs.assign(arm=runs.id.map(arms), log_iota=np.log(runs.isoscore.astype(float)))
     def claim(name, arm, other, value):
