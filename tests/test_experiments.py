@@ -15,7 +15,7 @@ from istar_nb.study.claims import (claim_cells, claims_table, every_claim, main_
 from istar_nb.study.control_claims import arm_of, comparison_name, contrasts, declared, sentence_comparisons
 from istar_nb.study.evidence import Evidence, opened
 from istar_nb.study.findings import appendix
-from istar_nb.study.verdicts import correct
+from istar_nb.study.verdicts import correct, meanings
 from istar_nb.sweeps.grids import grid
 
 root = Path(__file__).resolve().parents[1]
@@ -40,13 +40,15 @@ def texts(name):
 def test_a_page_shows_its_claims(page, claims):
     stored, here = texts(page), [c for c in claims if c.page == page]
     assert here
-    for c in here: assert claims_table([c]).splitlines()[-1] in stored, f"run the notebook {page} again: {statement(c)}"
+    for c in here:
+        for part in (claims_table([c]).splitlines()[2], f"*{c.word}*: {meanings[c.word]}"):    # a verdict and its meaning
+            assert part in stored, f"run the notebook {page} again: {statement(c)}"
 
 
 def test_the_findings_show_every_claim_and_the_sentences(claims):
     stored = texts("findings")
     for c in claims:
-        row = claims_table([c], linked=True).splitlines()[-1]
+        row = claims_table([c], linked=True).splitlines()[2]
         assert row in stored, f"run the notebook findings again: {statement(c)}"
     for text in [*sentences(claims), appendix(claims)]: assert text in stored, "run the notebook findings again"
 

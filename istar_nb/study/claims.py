@@ -23,7 +23,8 @@ from .other_claims import (bn, control, isolayer_figure2, isolayer_table2, isola
                                          shrink_figure1, shrink_figure2, shrink_table2, shrink_table3, stage_one,
                                          with_layer)
 from .own_claims import every_method, from_scratch
-from .verdicts import (Claim, Estimate, correct, number, plot_estimates, probability, what_it_takes)
+from .verdicts import (Claim, Estimate, correct, meanings, number, plot_estimates, probability,
+                                     what_it_takes)
 from ..text.tasks import task_title
 from ..training.methods import METHODS
 
@@ -202,7 +203,7 @@ def claims_table(
     claims:Sequence[Claim],  # the claims, one for each row
     linked:bool=False,       # whether to name and link each claim's page
 )->str:                      # Markdown
-    "Claims with the paper's effect beside ours."
+    "Claims with the paper's effect beside ours, and what the verdicts in the table mean."
     head = ["claim", "the paper's effect", "our effect, 95 % interval", "ι reached", "seeds", "verdict",
             "what would decide it"]
     rows = [claim_cells(c) for c in claims]
@@ -210,7 +211,10 @@ def claims_table(
         head.append("p, exact (Holm)")
         rows = [[*row, probability(c.adjusted)] for c, row in zip(claims, rows)]
     if linked: head, rows = ["page", *head], [[f"[{c.where}]({c.page}.ipynb)", *row] for c, row in zip(claims, rows)]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"]*len(head), *rows))
+    seen = {c.word for c in claims}
+    said = "; ".join(f"*{word}*: {meaning}" for word, meaning in meanings.items() if word in seen)
+    lines = ["| " + " | ".join(cells) + " |" for cells in (head, ["---"]*len(head), *rows)]
+    return "\n".join([*lines, "", f"Verdicts: {said}."])
 
 # %% ../../nbs/study/07_claims.ipynb #0c0ffeeb
 def folded(
