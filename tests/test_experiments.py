@@ -41,7 +41,7 @@ def test_a_page_shows_its_claims(page, claims):
     stored, here = texts(page), [c for c in claims if c.page == page]
     assert here
     for c in here:
-        for part in (claims_table([c]).splitlines()[2], f"*{c.word}*: {meanings[c.word]}"):    # a verdict and its meaning
+        for part in (claims_table([c]).splitlines()[2], f"*{c.word}*: {meanings[c.word]}"):
             assert part in stored, f"run the notebook {page} again: {statement(c)}"
 
 

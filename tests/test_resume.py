@@ -112,7 +112,7 @@ local = dict(method="istar", scope="local", reference_points=500)
 kinds = [dict(**local, lam=1, refresh="start"), dict(**local, lam=1, refresh="average"),
          dict(**local, relative=0.5, per_layer=True, accumulate=2),
          dict(method="istar", relative=0.5, refresh="average", max_points=40), dict(method="entropy", accumulate=2),
-         dict(method="isobn"),
+         dict(method="isobn"), dict(**local, relative=0.5, accumulate=2, placebo="twin"),
          dict(method="cosreg", lam_start=0.5, lam_ramp=1.)]
 
 

@@ -166,11 +166,13 @@ def add_command(
     group = parser = commands.add_parser(name, usage=f"%(prog)s {alone} [options]".replace("  ", " "),
                                          description=text, help=about.split(".")[0])
     for option, kind, default, help in options_of(command):
-        _, types, several = _wanted(kind)
+        choices, types, several = _wanted(kind)
         mark, about = _described(kind, default, help)
         typed, more = f"--{option.replace('_', '-')}", dict(default=SUPPRESS, help=about)
         if option in groups: group = parser.add_argument_group(groups[option])
-        if bool in types: group.add_argument(typed, action=BooleanOptionalAction, **more)
+        if bool in types and choices:
+            group.add_argument(typed, nargs="?", const=True, type=partial(read_value, kind), metavar=mark, **more)
+        elif bool in types: group.add_argument(typed, action=BooleanOptionalAction, **more)
         elif several: group.add_argument(typed, action=_Several, nargs="+", const=kind, metavar=mark, **more)
         else:
             here = option.upper() in alone.split()    # it stands alone, without its name

@@ -163,7 +163,8 @@ class _Strength(_Rows):
     relative: float | None = None     # instead of λ: the penalty's gradient as a fraction of the task's, with λ's sign
     lam_start: float = 0.             # epochs before the penalty sets in; fractions are allowed
     lam_ramp: float = 0.              # epochs in which λ then grows from 0 to its value
-    placebo: bool = False             # control: on every weight matrix a random gradient as long as the penalty's
+    # control: "twin" gives the penalty's gradient on a second model, permuted; true a random one of the same length
+    placebo: bool | Literal["twin"] = False
     target: float | None = None       # istar: pull IsoScore* to this value in (0, 1); reparametrised: start from it
     start_isoscore: float | None = None  # penalties: begin from the same function with this IsoScore of the last states
     shape: Literal["spectrum", "outlier"] = "spectrum"  # of that start, and reparametrised's: all eigenvalues, or one
@@ -271,6 +272,8 @@ def _check_method(c:RunConfig)->None:
     for name, mine in owners.items():
         if c.method not in ("none", *mine) and getattr(c, name) not in (defaults[name], method.own.get(name)):
             refuse(f"`{name}` is an option of {', '.join(mine)}, and the method is {c.method!r}")
+    if c.placebo == "twin" and c.precision == "fp16":
+        refuse("`precision` 'fp16' scales gradients, which `placebo` 'twin' adds to: choose 'bf16' or 'fp32'")
     if method.head == "linear" and c.head == "own":
         refuse(f"`head` must be 'linear' with method {c.method!r}, not 'own'")
 
