@@ -30,8 +30,8 @@ class Surface:
             if not cell.source.startswith("#| example"): continue
             for node in ast.parse(cell.source).body:
                 shown = ast.get_source_segment(cell.source, node)
-                for name in (n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)):
-                    if f"inb.{name}(" in shown: self.examples.setdefault(name, shown)
+                used = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and ast.unparse(n.value) == "inb"]
+                for name in (n.attr for n in used): self.examples.setdefault(name, shown)
 
     def read(self, module): return Module(self.package/f"{module.replace('.', '/')}.py", self.package)
 

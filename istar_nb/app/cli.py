@@ -281,7 +281,7 @@ class Compared:
         if str(self.text) != "-": check_file("--text", self.text)
         if self.task is not None: check_task(self.task)
 
-
+# %% ../../nbs/app/02_cli.ipynb #c6b7cc53
 def compare_command(
     what: Compared,
 )->None:

@@ -364,7 +364,7 @@ class CKAMetric(StreamingMetric):
         xy, xx, yy = (moments.block(*pair) for pair in ((first, second), (first, first), (second, second)))
         return estimate(lambda total: xy(total)/(xx(total)*yy(total)).sqrt())
 
-
+# %% ../../nbs/geometry/09_second_moments.ipynb #ba7c4003
 class CosineMetric(StreamingMetric):
     "Mean cosine and mean squared cosine, streamed: over distinct groups of sentences."
     def __init__(self, groups:int=8, **options): super().__init__(None, groups, **options)
@@ -396,7 +396,24 @@ def merged_variances(
         total[:, :6] += more[:, :6]
     return total
 
+# %% ../../nbs/geometry/09_second_moments.ipynb #d9676610
+def _sentence_parts(
+    x:Tensor,         # (B, T, d) states
+    mask:Tensor|None, # (B, T) non-zero marks a token that counts; None for all
+)->Tensor:            # (≤ B, 6+d) float64, as of `merged_variances`, of every sentence with a token
+    "What the variances need to know of each sentence."
+    if x.ndim != 3: raise ValueError(f"`x` must be (B, T, d) states of whole sentences, not {tuple(x.shape)}")
+    mask = torch.ones(x.shape[:2], device=x.device) if mask is None else mask.bool().to(x)
+    there = mask.sum(1) > 0
+    x, mask = x[there].detach().double()*mask[there, :, None], mask[there].double()
+    n = mask.sum(1)
+    mean = x.sum(1)/n[:, None]
+    squares = ((x - mean[:, None])*mask[..., None]).square().sum((1, 2))
+    if not squares.isfinite().all(): raise ValueError("`x` has values that are not finite (NaN or infinity)")
+    few = torch.stack([n, torch.ones_like(n), n**2, squares, squares, n*squares], 1)
+    return torch.cat([few, mean], 1)
 
+# %% ../../nbs/geometry/09_second_moments.ipynb #413c7f48
 class VarianceMetric(Metric):
     "Variance between and within sentences, streamed."
     full_state_update, is_differentiable, higher_is_better = False, False, None
@@ -415,17 +432,8 @@ class VarianceMetric(Metric):
         mask:Tensor|None=None, # (B, T) non-zero marks a token that counts; None for all
     )->None:
         "Take in a batch of whole sentences."
-        if x.ndim != 3: raise ValueError(f"`x` must be (B, T, d) states of whole sentences, not {tuple(x.shape)}")
-        mask = torch.ones(x.shape[:2], device=x.device) if mask is None else mask.bool().to(x)
-        there = mask.sum(1) > 0
-        x, mask = x[there].detach().double()*mask[there, :, None], mask[there].double()
-        n = mask.sum(1)
-        mean = x.sum(1)/n[:, None]
-        squares = ((x - mean[:, None])*mask[..., None]).square().sum((1, 2))
-        if not squares.isfinite().all(): raise ValueError("`x` has values that are not finite (NaN or infinity)")
-        few = torch.stack([n, torch.ones_like(n), n**2, squares, squares, n*squares], 1)
-        each = torch.cat([few, mean], 1).to(self.parts)
-        group = torch.from_numpy(deal(n.tolist(), self.parts[:, 0].tolist())).to(each.device)
+        each = _sentence_parts(x, mask).to(self.parts)
+        group = torch.from_numpy(deal(each[:, 0].tolist(), self.parts[:, 0].tolist())).to(each.device)
         for g, numbers in zip(group, each):
             self.parts[g] = merged_variances(torch.stack([self.parts[g], numbers])[:, None])[0]
 

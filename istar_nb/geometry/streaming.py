@@ -118,7 +118,7 @@ def _too_large(groups:int, d:int, size:float, memory:float)->str: # an error mes
             "standard errors), or allow more")
 
 # %% ../../nbs/geometry/07_streaming.ipynb #e9597ab5
-class _SummedMetric(Metric):
+class _SumStates(Metric):
     "Sums of points, in groups, and points that wait, as the states of a torchmetrics metric."
     is_differentiable, full_state_update = False, False
     higher_is_better = None    # whether more isotropy is better is a question, not a property of the measure
@@ -149,6 +149,9 @@ class _SummedMetric(Metric):
     @property
     def update_called(self)->bool: return self.count > 0 or super().update_called
 
+# %% ../../nbs/geometry/07_streaming.ipynb #7f8c902e
+class _SummedMetric(_SumStates):
+    "The same on every device, in every precision and from every checkpoint."
     def make_room(self, d:int)->None:
         "Make room for sums of `d` dimensions."
         known, size = self.sums.shape[-1] - 1, len(self.sums)*(d+2)*(d+1)*8e-9
@@ -336,6 +339,13 @@ class IsoScoreMetric(StreamingMetric):
         "One value, or a list of them as a curve."
         return self._plot(val, ax)
 
+# %% ../../nbs/geometry/07_streaming.ipynb #b9568f56
+def _directions(ks:Sequence[int])->tuple[int,...]:
+    "Numbers of directions, checked."
+    if isinstance(ks, (Integral, str)) or any(not isinstance(k, Integral) or k < 1 for k in ks):
+        raise ValueError(f"`ks` must be a list of whole numbers from 1, not {ks!r}")
+    return tuple(ks)
+
 # %% ../../nbs/geometry/07_streaming.ipynb #5d56a209
 class IsotropyMetrics(StreamingMetric):
     "Every measure of isotropy that needs no second pass, of all points seen."
@@ -352,9 +362,7 @@ class IsotropyMetrics(StreamingMetric):
     ):
         super().__init__(d, groups, tokens, causal, memory, **options)
         check_outliers(n_sigma, by)
-        if isinstance(ks, (Integral, str)) or any(not isinstance(k, Integral) or k < 1 for k in ks):
-            raise ValueError(f"`ks` must be a list of whole numbers from 1, not {ks!r}")
-        self.choices = dict(ks=tuple(ks), n_sigma=n_sigma, by=by)
+        self.choices = dict(ks=_directions(ks), n_sigma=n_sigma, by=by)
 
     def compute(self)->dict[str,Tensor]: # as `measures_of`, with isoscore_unbiased and isoscore_unbiased_se
         "All measures of all points that all processes have seen."

@@ -116,7 +116,7 @@ def _fourth_power_unit(
     exponent = math.frexp(largest)[1]
     return 2.**max(exponent, -1000) if abs(exponent) > 64 else 1.
 
-
+# %% ../../nbs/geometry/11_transforms.ipynb #a56be362
 class _Learner(TransformerMixin, BaseEstimator):
     "What transformers learn that know mean and covariance of the points: one pass, in float64."
     chunk = 4096  # rows taken in at a time

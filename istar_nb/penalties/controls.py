@@ -61,7 +61,7 @@ def _permuted(x:Tensor, orders:tuple[Tensor,...])->Tensor:
     for axis, order in enumerate(orders): x = x.index_select(axis, order)
     return x
 
-
+# %% ../../nbs/penalties/05_controls.ipynb #cff428f7
 class Placebo:
     "The gradient of a penalty on a twin of the model, with the rows and columns of every weight permuted."
     def __init__(self,

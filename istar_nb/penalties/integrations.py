@@ -121,8 +121,8 @@ def _load_parts(parts:dict[str,nn.Module], file:Path, device:torch.device)->bool
     return file.is_file()
 
 # %% ../../nbs/penalties/04_integrations.ipynb #c9ea002c
-class ReferenceCallback(TrainerCallback):
-    "Makes a penalty's reference before training and every epoch, and keeps its state with the Trainer's checkpoints."
+class _KeptPenalty(TrainerCallback):
+    "Keeps a penalty's state with the Trainer's checkpoints."
     file = "regularizer.safetensors"    # in the folder of a checkpoint
 
     def __init__(self,
@@ -154,6 +154,16 @@ class ReferenceCallback(TrainerCallback):
         # of another process's file only the strength stays: a penalty without its own makes its reference anew
         for name in (self.file, self.own_file(args)): self.ready = _load_parts(self.parts, folder/name, args.device)
 
+    def on_save(self, args, state, control, **kwargs):
+        "Put the state beside the model."
+        folder, file = Path(self.folder or args.output_dir)/f"checkpoint-{state.global_step}", self.own_file(args)
+        states = {name: part.state_dict() for name, part in self.parts.items()}
+        tensors = {f"{name}.{k}": v.detach().cpu().contiguous() for name, own in states.items() for k, v in own.items()}
+        if (args.should_save or file != self.file) and tensors and folder.is_dir(): save_file(tensors, folder/file)
+
+# %% ../../nbs/penalties/04_integrations.ipynb #98695af3
+class ReferenceCallback(_KeptPenalty):
+    "Makes a penalty's reference before training and every epoch, and keeps its state with the Trainer's checkpoints."
     def on_epoch_begin(self, args, state, control, model=None, train_dataloader=None, **kwargs):
         "Collect where an epoch starts, not where one is resumed."
         if self.refresh is None or not self.regularizer.needs_reference: return
@@ -162,13 +172,6 @@ class ReferenceCallback(TrainerCallback):
         batches = _data_batches(train_dataloader, args, int(state.epoch), size)
         collect_reference(self.regularizer, model, batches, self.states)
         self.ready = True
-
-    def on_save(self, args, state, control, **kwargs):
-        "Put the state beside the model."
-        folder, file = Path(self.folder or args.output_dir)/f"checkpoint-{state.global_step}", self.own_file(args)
-        states = {name: part.state_dict() for name, part in self.parts.items()}
-        tensors = {f"{name}.{k}": v.detach().cpu().contiguous() for name, own in states.items() for k, v in own.items()}
-        if (args.should_save or file != self.file) and tensors and folder.is_dir(): save_file(tensors, folder/file)
 
 # %% ../../nbs/penalties/04_integrations.ipynb #3d37d9e7
 class _CountedLoss:
@@ -252,6 +255,13 @@ class _PenalizedLoss(_CountedLoss):
                 return model_states(self.accelerator.unwrap_model(model), _inputs_of(self, rows)), rows.get(self._label)
         with same_random_state(): self.regularizer.prepare(seen(self._prepare_inputs(batch)) for batch in batches)
 
+# %% ../../nbs/penalties/04_integrations.ipynb #79be5672
+def _kept_graphs(lam:float|RelativeStrength)->AbstractContextManager:
+    "Compiled code may not give up buffers that a relative strength, which goes through a graph twice, needs again."
+    from torch._functorch import config
+    twice = isinstance(lam, RelativeStrength) and hasattr(config, "donated_buffer")    # from torch 2.6 on
+    return config.patch(donated_buffer=False) if twice else nullcontext()
+
 # %% ../../nbs/penalties/04_integrations.ipynb #02045256
 class IsotropyTrainerMixin(_PenalizedLoss):
     "Adds λ times a penalty to the loss of a Hugging Face Trainer: `class MyTrainer(IsotropyTrainerMixin, Trainer)`."
@@ -275,19 +285,13 @@ class IsotropyTrainerMixin(_PenalizedLoss):
         "As the Trainer's; a checkpoint holds the state of the penalty too."
         named = resume_from_checkpoint if isinstance(resume_from_checkpoint, (str, Path)) else None
         if self.regularizer is not None: self.reference.resumed_from = named
-        with self.kept_graphs(): return super().train(resume_from_checkpoint, *args, **kwargs)
+        with _kept_graphs(self.lam): return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _get_output_dir(self, trial:Any)->str:
         "As the Trainer's, which gives every trial of a search a folder: the penalty's state goes there, too."
         folder = super()._get_output_dir(trial)
         if self.regularizer is not None: self.reference.folder = folder
         return folder
-
-    def kept_graphs(self)->AbstractContextManager:
-        "Compiled code may not give up buffers that a relative strength, which goes through a graph twice, needs again."
-        from torch._functorch import config
-        twice = isinstance(self.lam, RelativeStrength) and hasattr(config, "donated_buffer")    # from torch 2.6 on
-        return config.patch(donated_buffer=False) if twice else nullcontext()
 
     def log(self, logs:dict[str,float], *args, **kwargs)->None:
         "As the Trainer's, with both parts of the training loss."
@@ -391,6 +395,16 @@ def _watching_sentences(
     try: yield seen
     finally: hook.remove()
 
+# %% ../../nbs/penalties/04_integrations.ipynb #7c577992
+def _check_loss(loss:nn.Module)->None:
+    "An error for a loss of sentence-transformers that a penalty cannot join."
+    name = type(loss).__name__
+    if getattr(loss, "uses_gradient_cache", False) or name.startswith("Cached"):
+        raise ValueError(f"`loss` {name} runs the model again in its backward pass, where a penalty cannot follow: use "
+                         "the loss without cache")
+    if any("AdaptiveLayerLoss" in (kind.__name__ for kind in type(part).__mro__) for part in loss.modules()):
+        raise ValueError(f"`loss` {name} reads the same texts again from earlier layers: use the loss inside it")
+
 # %% ../../nbs/penalties/04_integrations.ipynb #0de67751
 class IsotropyLoss(nn.Module):
     "A sentence-transformers loss plus λ times a penalty of what the model computed for it."
@@ -407,12 +421,7 @@ class IsotropyLoss(nn.Module):
         if on not in self.watched: raise ValueError(f"`on` must be 'tokens' or 'sentences', not {on!r}")
         if isinstance(lam, RelativeStrength):
             raise TypeError("`lam` must be a number: a RelativeStrength counts updates, and this loss sees none")
-        if getattr(loss, "uses_gradient_cache", False) or type(loss).__name__.startswith("Cached"):
-            raise ValueError(f"`loss` {type(loss).__name__} runs the model again in its backward pass, "
-                             "where a penalty cannot follow: use the loss without cache")
-        if any("AdaptiveLayerLoss" in (kind.__name__ for kind in type(part).__mro__) for part in loss.modules()):
-            raise ValueError(f"`loss` {type(loss).__name__} reads the same texts again from earlier layers: use the "
-                             "loss inside it")
+        _check_loss(loss)
         self.model, self.loss, self.regularizer = model, loss, check_regularizer(regularizer)
         self.lam, self.on = check_strength(lam), on
 

@@ -110,7 +110,7 @@ def _see_model(
     if not seen.measures: raise ValueError("`texts` hold no token")
     return seen
 
-
+# %% ../../nbs/report/09_comparing.ipynb #3a1d1ce2
 def _see_points(
     points:Points, # a file or a matrix, one point a row
     sample:int,    # most rows that are kept
@@ -129,7 +129,7 @@ def _see_points(
     vectors = torch.cat(kept)[_sample(read, sample)]
     return Seen(dict(points=m), dict(points=vectors), torch.ones(len(vectors), dtype=torch.bool)), read
 
-
+# %% ../../nbs/report/09_comparing.ipynb #082ea2f1
 def _sample(count:int, most:int)->Tensor: # (n,) numbers, ascending
     "Which of `count` texts are kept, drawn at random."
     return torch.randperm(count, generator=torch.Generator().manual_seed(0))[:most].sort().values
@@ -245,6 +245,7 @@ def _signed(summary:dict, name:str)->str:
     text = with_error(summary, name)
     return text.replace("-", "−") if text[:1] in "-–" else f"+{text}"
 
+# %% ../../nbs/report/09_comparing.ipynb #e91d5b7d
 @dataclass(frozen=True, repr=False)
 class _Compared:
     "Two models, or a series, on the same texts."
@@ -284,6 +285,23 @@ _how = ("CKA is debiased (Kornblith et al. 2019), ± one standard error by leavi
         "are the {k} nearest texts by cosine, and by chance is what remains where the texts of one model are permuted.")
 _means = " A text is the mean of its tokens, because tokens of two tokenizers do not correspond."
 
+# %% ../../nbs/report/09_comparing.ipynb #55c5ac2b
+def _comparison_page(found:_Compared)->str: # HTML
+    "The report as one page."
+    from matplotlib import pyplot as plt
+    fig = found.figure()
+    sections = [Section("By layer", figure=png_bytes(fig), caption=found.how())]
+    plt.close(fig)
+    for model in found.tables:
+        sections.append(Section(f"{model} beside {found.first}", "", *found.alike_table(model)))
+        sections.append(Section(f"{model} minus {found.first}", "", *found.difference_table(model)))
+    for model, layers in found.measures.items():
+        notes = ". ".join(filter(None, [gaps(layers), error_note(layers)]))
+        sections.append(Section(model, notes, *measure_table(layers)))
+    versions = ", ".join(f"{name} {version}" for name, version in found.environment["versions"].items())
+    return _html_page(f"{' and '.join(found.measures)} compared", sections, lead=found.source, footer=versions)
+
+# %% ../../nbs/report/09_comparing.ipynb #3c3cc980
 class Comparison(_Compared):
     "Two models, or a series of them, on the same texts: to look at and save."
     def figure(self):    # matplotlib Figure
@@ -312,23 +330,10 @@ class Comparison(_Compared):
         path = local_path(path)
         if path.suffix not in (".html", ".json"):
             raise ValueError(f"`path` must end in .html or .json, not {path.suffix!r}")
-        text = self._page() if path.suffix == ".html" else json.dumps(asdict(self), indent=1, ensure_ascii=False)
+        if path.suffix == ".html": text = _comparison_page(self)
+        else: text = json.dumps(asdict(self), indent=1, ensure_ascii=False)
         write_file(path, text.encode())
         return path
-
-    def _page(self)->str:
-        from matplotlib import pyplot as plt
-        fig = self.figure()
-        sections = [Section("By layer", figure=png_bytes(fig), caption=self.how())]
-        plt.close(fig)
-        for model in self.tables:
-            sections.append(Section(f"{model} beside {self.first}", "", *self.alike_table(model)))
-            sections.append(Section(f"{model} minus {self.first}", "", *self.difference_table(model)))
-        for model, layers in self.measures.items():
-            notes = ". ".join(filter(None, [gaps(layers), error_note(layers)]))
-            sections.append(Section(model, notes, *measure_table(layers)))
-        versions = ", ".join(f"{name} {version}" for name, version in self.environment["versions"].items())
-        return _html_page(f"{' and '.join(self.measures)} compared", sections, lead=self.source, footer=versions)
 
 # %% ../../nbs/report/09_comparing.ipynb #838e87ee
 def _compared(

@@ -8,7 +8,7 @@ __all__ = ['arms_of', 'read_runs', 'Contrast', 'read_contrasts', 'least_seeds', 
 
 # %% ../../nbs/report/10_judging.ipynb #9d00e003
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -169,6 +169,23 @@ def _needed(row:dict, contrast:Contrast, primaries:int)->int|None:
     wanted = max(seeds_needed(row["aim"], row["sd"]) or 0, least_seeds(primaries))
     return wanted if wanted > row["seeds"] else None
 
+# %% ../../nbs/report/10_judging.ipynb #67552d45
+def _columns(table:"pd.DataFrame")->dict[str,Callable]: # head -> what a row shows there
+    "The columns of a judgement."
+    # without a space, so that it is not broken
+    def interval(r): return f"{signed(r.low, '.4f')}…{signed(r.high, '.4f')}" if r.low == r.low else "–"
+    def p(value): return "" if value != value else "<0.001" if value < 0.001 else f"{value:.2g}"
+    def effect(r): return f"×{r.effect:.3g}" if r.ratio else signed(r.effect, "+.3g")
+    blocks = [name for name in ("task", "model") if name in table]
+    extra = [name for name in table if name.startswith("mean ")]
+    return {"contrast": lambda r: r.contrast, **{b: lambda r, b=b: r[b] for b in blocks},
+              "of": lambda r: r.value, "seeds": lambda r: str(r.seeds), "against": lambda r: show_value(r.against),
+              "run": lambda r: show_value(r.run), "effect": lambda r: effect(r) if r.seeds else "–",
+              "95 % interval": interval, "p": lambda r: p(r.p), "p, Holm": lambda r: p(r.p_holm),
+              "verdict": lambda r: r.verdict, "equivalent": lambda r: r.equivalent,
+              "seeds to decide": lambda r: "" if r.needed != r.needed else f"{r.needed:.0f}",
+              **{name: lambda r, name=name: r[name] for name in extra}, "lacking": lambda r: r.lacking}
+
 # %% ../../nbs/report/10_judging.ipynb #9d00e020
 @dataclass(frozen=True)
 class Judgement:
@@ -179,19 +196,7 @@ class Judgement:
 
     def rows(self)->tuple[list[str],list[list[str]]]:
         "Heads and cells as they are shown."
-        # without a space, so that it is not broken
-        def interval(r): return f"{signed(r.low, '.4f')}…{signed(r.high, '.4f')}" if r.low == r.low else "–"
-        def p(value): return "" if value != value else "<0.001" if value < 0.001 else f"{value:.2g}"
-        def effect(r): return f"×{r.effect:.3g}" if r.ratio else signed(r.effect, "+.3g")
-        blocks = [name for name in ("task", "model") if name in self.table]
-        extra = [name for name in self.table if name.startswith("mean ")]
-        columns = {"contrast": lambda r: r.contrast, **{b: lambda r, b=b: r[b] for b in blocks},
-                   "of": lambda r: r.value, "seeds": lambda r: str(r.seeds), "against": lambda r: show_value(r.against),
-                   "run": lambda r: show_value(r.run), "effect": lambda r: effect(r) if r.seeds else "–",
-                   "95 % interval": interval, "p": lambda r: p(r.p), "p, Holm": lambda r: p(r.p_holm),
-                   "verdict": lambda r: r.verdict, "equivalent": lambda r: r.equivalent,
-                   "seeds to decide": lambda r: "" if r.needed != r.needed else f"{r.needed:.0f}",
-                   **{name: lambda r, name=name: r[name] for name in extra}, "lacking": lambda r: r.lacking}
+        columns = _columns(self.table)
         cells = [[cell(row) for cell in columns.values()] for _, row in self.table.iterrows()]
         kept = [i for i, name in enumerate(columns) if any(row[i] for row in cells)]
         return [list(columns)[i] for i in kept], [[row[i] for i in kept] for row in cells]
@@ -254,7 +259,7 @@ def _judged(
         row[f"mean {name}"] = "→".join(map(show_value, means))
     return row, pairs.assign(contrast=contrast.title, value=contrast.value)
 
-
+# %% ../../nbs/report/10_judging.ipynb #3aca1b02
 def judge(
     runs:"str|Path|pd.DataFrame", # store of records, table as a file, or DataFrame
     baseline:str|None=None,       # arm that all others are compared with, and tested against

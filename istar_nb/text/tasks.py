@@ -28,6 +28,13 @@ from .stdlib_docs import TOPICS, stdlib_docs
 KINDS = dict(classification=("accuracy", "f1", "matthews"), regression=("pearson", "spearman"),
              span=("f1", "exact_match"))
 
+# %% ../../nbs/text/03_tasks.ipynb #5c45aed9
+def _rows_of_frames(frame, validation, texts:tuple[str,...], label:str)->tuple[list[dict],list[dict]|None]:
+    "Rows for training and, where there is a frame of them, for validation."
+    _check_columns(**dict(zip(("text", "text2"), texts)), label=label)
+    def read(table, name): return own_rows(frame_rows(table, name), texts, label, f"`{name}`")
+    return read(frame, "frame"), None if validation is None else read(validation, "validation")
+
 # %% ../../nbs/text/03_tasks.ipynb #31910e47
 @dataclass(frozen=True)
 class Task:
@@ -62,11 +69,8 @@ class Task:
         name:str="frame",      # of the task
     )->"Task":
         "A task of your own rows; what is found out about them is its `description`."
-        _check_columns(text=text, label=label, **({} if text2 is None else dict(text2=text2)))
         texts = (text,) if text2 is None else (text, text2)
-        def read(table, name): return own_rows(frame_rows(table, name), texts, label, f"`{name}`")
-        held = None if validation is None else read(validation, "validation")
-        return _own_task(name, read(frame, "frame"), held, texts, label, hold_out, seed)
+        return _own_task(name, *_rows_of_frames(frame, validation, texts, label), texts, label, hold_out, seed)
 
     @property
     def num_labels(self)->int:

@@ -54,6 +54,14 @@ def check_type(name:str, value, wanted)->None:
     names = ["a list of whole numbers" if k is tuple else k.__name__ for k in origins] + [repr(c) for c in choices]
     raise TypeError(f"`{name}` must be {' or '.join(names)}, not {value!r}")
 
+# %% ../../nbs/training/02_runs.ipynb #135889b4
+def _as_declared(name:str, value, kind)->object:
+    "A field's value as the type that its annotation names, or an error."
+    if isinstance(value, np.generic): value = value.item()
+    if isinstance(value, list) and any(get_origin(each) is tuple for each in allowed(kind)[1]): value = tuple(value)
+    check_type(name, value, kind)
+    return float(value) if type(value) is int and float in (kind, *get_args(kind)) else value    # 1 and 1.0 are one run
+
 # %% ../../nbs/training/02_runs.ipynb #a779cbeb
 schema = 1  # of configurations and records; raised when a default or a meaning changes
 run_file = "istar_run.json"    # beside a saved model: the canonical configuration of its run
@@ -66,14 +74,8 @@ class Described:
 
     def __post_init__(self):
         for f in fields(self):
-            value = getattr(self, f.name)
-            if value is f.default: continue    # most are, and a store asks for thousands
-            if isinstance(value, np.generic): object.__setattr__(self, f.name, value := value.item())
-            if isinstance(value, list) and any(get_origin(kind) is tuple for kind in allowed(f.type)[1]):
-                object.__setattr__(self, f.name, value := tuple(value))
-            check_type(f.name, value, f.type)
-            if type(value) is int and float in (f.type, *get_args(f.type)):    # 1 and 1.0 are one run
-                object.__setattr__(self, f.name, float(value))
+            if (value := getattr(self, f.name)) is not f.default:    # most are, and a store asks for thousands
+                object.__setattr__(self, f.name, _as_declared(f.name, value, f.type))
 
     def made(self, folder:Path)->bool:
         "Whether a folder holds the model of this run, or the beginning of one."
