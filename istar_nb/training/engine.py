@@ -14,7 +14,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -33,9 +33,9 @@ from ..geometry.measures import spectrum, sv_anisotropy
 from ..base.modes import evaluating, joinable_accelerators
 from ..base.points import check_finite, host_numbers, peak, scalar_dtype
 from ..base.precision import emulates_bf16
-from ..base.programs import place_of_process
+from ..base.programs import place_of_process, watched
 from ..base.progress import progress_bar
-from .records import RunRecord, environment, save_failed
+from .records import RunRecord, environment, failed_record, save_failed
 from ..penalties.regularizers import Regularizer
 from .runs import Described
 from ..geometry.scores import isoscore, isoscore_from_cov
@@ -349,13 +349,13 @@ def recording_failure(
     root:str|Path,        # folder or fsspec URL of the store
     kind:type=RunRecord,  # class of the record
 )->Iterator[None]:
-    "Write the record of a failure."
-    config = session.config.complete
+    "Write the record of a failure, unless whoever has started this process will; the error carries it."
     try: yield
     except OSError: raise
-    except Exception:
-        lost = kind(asdict(config), config.id, "failed", environment=environment(), error=traceback.format_exc())
-        if session.rank == 0: save_failed(lost, root)
+    except Exception as error:
+        lost = failed_record(session.config, traceback.format_exc(), session.started, kind)
+        vars(error)["record"] = lost
+        if session.rank == 0 and not watched(): save_failed(lost, root)
         raise
 
 # %% ../../nbs/training/04_engine.ipynb #befe87cd
