@@ -39,6 +39,7 @@ from istar_nb.geometry.scores import (isoscore, isoscore_eig, isoscore_from_cov,
                                       isoscore_with_error)
 from istar_nb.training.session import load_checkpoint, save_checkpoint
 from istar_nb.geometry.shrinkage import optimal_zeta
+from istar_nb.base.programs import launched
 from istar_nb.base.states import HiddenStates
 from istar_nb.geometry.streaming import IsoScoreMetric, IsotropyMetrics
 from istar_nb.sweeps.sweeps import sweep
@@ -520,7 +521,7 @@ def launched_on_the_device(config, folder, data):
     "What `launch` makes a process do where there is an accelerator, for which torch has no collectives of its own."
     os.environ.pop("ACCELERATE_USE_CPU", None)    # of the tests' processes
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder.parent}/meeting", rank=0, world_size=1)
-    with Accelerator(): _launched(0, 1, 0, 1, config, dict(root=folder, data_dir=data, progress=False))
+    with Accelerator(): launched(0, _launched, (1, config, dict(root=folder, data_dir=data, progress=False)), 1, 0)
 
 
 def test_launched_processes_use_the_accelerator(data, tmp_path):

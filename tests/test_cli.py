@@ -1,4 +1,4 @@
-"What `02_cli` cannot host: pipes, odd files and names, places that cannot be written, other terminals, an accelerator."
+"What `03_cli` cannot host: pipes, odd files and names, places that cannot be written, other terminals, an accelerator."
 import gzip
 import json
 import os

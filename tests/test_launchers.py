@@ -55,6 +55,43 @@ def test_a_launcher_joins_its_processes_where_there_is_no_accelerator(launcher, 
     assert not list((tmp_path/"runs"/"checkpoints").iterdir())
 
 
+def forked_by_accelerate(config, data):
+    "What `train` does in a notebook whose kernel has not touched CUDA, here on CPUs."
+    from istar_nb.base import programs
+    programs.can_fork = lambda: True
+    train(config, "runs", data, progress=False, processes=2)
+
+
+def test_accelerate_forks_a_notebook(made, tmp_path):
+    "By its `notebook_launcher`, and the record is that of new interpreters."
+    config, data, _ = made
+    process = Process(forked_by_accelerate, config, data, folder=tmp_path)
+    said = process.wait()
+    assert "Launching training on 2" in said and process.code == 0, said
+    forked = find_record(tmp_path/"runs", config.id)
+    assert forked.environment["processes"] == 2
+    assert forked.same == train(config, tmp_path/"new", data, progress=False, processes=2).same
+
+
+def test_a_notebook_is_forked_only_if_nothing_has_used_its_device(monkeypatch):
+    import torch
+    from accelerate.state import PartialState
+
+    from istar_nb.base.programs import can_fork
+    monkeypatch.setitem(sys.modules, "ipykernel", sys)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    monkeypatch.setattr(PartialState, "_shared_state", {})
+    assert can_fork()
+    for owner, name, value in ((torch.cuda, "is_initialized", lambda: True), (torch.cuda, "device_count", lambda: 0),
+                               (PartialState, "_shared_state", dict(device="cpu"))):
+        with monkeypatch.context() as changed:
+            changed.setattr(owner, name, value)
+            assert not can_fork(), name
+    monkeypatch.delitem(sys.modules, "ipykernel")
+    assert not can_fork()
+
+
 def test_a_number_without_a_count_is_no_second_process(istar, made, tmp_path):
     "A variable RANK that is left over from something else: the run takes its lock and says what it does."
     process = istar("train", *made[-1], RANK=1)

@@ -3,7 +3,7 @@ import os
 import tempfile
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import psutil
 import pytest
@@ -15,6 +15,7 @@ for name in ("gcs_server_port_wait_time_s", "worker_register_timeout_seconds"):
 ray = pytest.importorskip("ray")
 from ray.cluster_utils import Cluster
 
+from istar_nb.sweeps import executors
 from istar_nb.training.records import iterate_records
 from istar_nb.sweeps.grids import grid
 from istar_nb.sweeps.sweeps import sweep
@@ -28,14 +29,15 @@ spec = dict(base=base, seeds=list(range(runs//4)),
             runs=[dict(method="none"), dict(method="istar", lam=[-1, 1]), dict(method="istar", lam=1, lr=1e30)])
 
 
-def started(seconds=600):
-    "Two nodes. Ray gives up a node whose helpers do not start within 15 seconds, so a busy machine tries again."
+def started(*sizes, seconds=600):
+    "Nodes of these sizes; Ray gives up one whose helpers take 15 seconds to start, so a busy machine tries again."
     end, before = time.monotonic() + seconds, psutil.Process().children(recursive=True)
     while True:
-        cluster, size = Cluster(), dict(num_cpus=1, object_store_memory=80*2**20)
+        cluster = Cluster()
         try:
-            cluster.add_node(**size, include_dashboard=False, wait=False)
-            cluster.other = cluster.add_node(**size, wait=False)
+            for i, size in enumerate(sizes):
+                first = dict(include_dashboard=False) if i == 0 else {}
+                cluster.other = cluster.add_node(**size, **first, object_store_memory=80*2**20, wait=False)
             cluster.wait_for_nodes(60)
             return cluster
         except Exception:
@@ -49,15 +51,21 @@ def started(seconds=600):
             raise
 
 
-@pytest.fixture
-def cluster(monkeypatch):
-    "A head and one more node, each with one core for runs."
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    cluster = started()
+@contextmanager
+def joined(*sizes):
+    "A cluster of nodes of these sizes, which this process has joined."
+    cluster = started(*sizes)
     ray.init(address=cluster.address, log_to_driver=False)
     yield cluster
     ray.shutdown()
     cluster.shutdown()
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    "A head and one more node, each with one core for runs."
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    with joined(dict(num_cpus=1), dict(num_cpus=1)) as cluster: yield cluster
 
 
 def test_a_node_is_lost_and_no_run(tmp_path, cluster):
@@ -90,3 +98,30 @@ def test_a_node_is_lost_and_no_run(tmp_path, cluster):
     assert ([r.same for r in records] == [r.same for r in expected]
             and [r.status for r in records] == ["done", "done", "done", "failed"]*(runs//4))
     assert len(list(iterate_records(tmp_path/"ray"))) == runs and not list((tmp_path/"checkpoints").iterdir())
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    "A cluster of this machine alone, which says that it has four GPUs."
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    with joined(dict(num_cpus=4, num_gpus=4)): yield
+
+
+def test_runs_of_two_processes_get_two_gpus_each(tmp_path, alone, monkeypatch):
+    "Two at once, and none has another's; then one is really carried out, by two processes that its task starts."
+    def told(config, job, places):
+        seen, end = tmp_path/str(config["seed"]), time.monotonic() + 300
+        seen.write_text(os.environ["CUDA_VISIBLE_DEVICES"])
+        while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < end: time.sleep(0.01)
+    configs, places = grid(dict(base=base, seeds=[0, 1])), executors.Resources(processes_per_run=2)
+    with monkeypatch.context() as patched:
+        patched.setattr(executors, "_on_machine", told)
+        events = list(executors.on_ray(configs, executors.Job(str(tmp_path/"runs")), places))
+    assert [event.kind for event in events] == ["started"]*2 + ["ended"]*2
+    given = [(tmp_path/str(seed)).read_text().split(",") for seed in (0, 1)]
+    assert [len(devices) for devices in given] == [2, 2] and len(set(given[0] + given[1])) == 4
+    data = write_task(tmp_path/"data")
+    write_model(base["model"])
+    [record] = sweep(configs[:1], executor="ray", processes_per_run=2, data_dir=data, root=tmp_path/"ray",
+                     checkpoints=tmp_path/"checkpoints", progress=False)
+    assert record.status == "done" and record.environment["processes"] == 2, record.error

@@ -207,35 +207,39 @@ def _sweep(grid:Path, select:float|None, selection_seeds:tuple[int,...], dry_run
 def sweep_command(
     grid: Path,                               # YAML file with base, seeds and runs
     places: Places = Places(),
-    # in this process, in worker processes of this machine, or on a Ray cluster
-    executor: Literal["local", "processes", "ray"] = "local",
+    # this process, processes of this machine, a Ray cluster, or jobs of Slurm; default: this process if it is enough
+    executor: Literal["local", "processes", "ray", "slurm"] | None = None,
     seeds: tuple[int, ...] | None = None,     # seeds of every run; default: those of the grid
     # first compare the grid's points on this share of the training rows, then train the best on all
     select: float | None = None,
     selection_seeds: tuple[int, ...] = (0,),  # seeds of the runs that are compared first
     retry_failed: bool = False,               # rerun failed runs
     dry_run: bool = False,                    # only show what would be run
-    # number of worker processes (executor "processes"); default: one per GPU, or one for every two cores
+    processes_per_run: int = 1, # processes that train a run together; each takes a GPU where there are GPUs
+    # number of runs at once (executor "processes"); default: one for every GPU, or two cores, that a process has
     workers: int | None = None,
-    threads: int | None = None,               # compute threads of a run; default: its share of the cores
+    threads: int | None = None,               # compute threads of a process; default: its share of the cores
     # address of the cluster (executor "ray"); default: RAY_ADDRESS, or a cluster on this machine
     address: str | None = None,
-    cpus_per_run: float = 1,                  # cores reserved for a run (executor "ray")
-    gpus_per_run: float = 0,  # GPUs reserved for a run (executor "ray"); with a fraction, runs share one
+    cpus_per_run: float | None = None, # cores reserved for a run ("ray", "slurm"); default: one per process
+    # GPUs reserved for a run ("ray", "slurm"); with a fraction, runs share one; default: with Ray one per process
+    gpus_per_run: float | None = None,
+    slurm: tuple[str, ...] = (), # options of submitit, such as slurm_partition=gpu,timeout_min=600
 )->None:
     """Carry out the runs of a grid that have no record yet.
 
     Examples:
         istar sweep grid.yaml --dry-run
         istar sweep grid.yaml --seeds 0,1,2 --executor processes
+        istar sweep grid.yaml --processes-per-run 2
         istar sweep grid.yaml --select 0.1
     """
-    check_positive(workers=workers, threads=threads)
+    check_positive(workers=workers, threads=threads, processes_per_run=processes_per_run)
     check_file("grid", grid)
     check_folders(places)
-    options = asdict(places) | dict(seeds=seeds, executor=executor, retry_failed=retry_failed, workers=workers,
-                                    threads=threads, address=address, cpus_per_run=cpus_per_run,
-                                    gpus_per_run=gpus_per_run)
+    options = asdict(places) | dict(seeds=seeds, executor=executor, retry_failed=retry_failed,
+                                    processes_per_run=processes_per_run, workers=workers, threads=threads,
+                                    address=address, cpus_per_run=cpus_per_run, gpus_per_run=gpus_per_run, slurm=slurm)
     _sweep(local_path(grid), select, selection_seeds, dry_run, options)
 
 # %% ../../nbs/app/01_commands.ipynb #ca442d74

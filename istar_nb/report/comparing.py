@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ..base.files import local_path, write_file
+from ..base.matrices import matrix_parts
 from ..base.points import as_points
 from ..base.progress import waiting
 from ..base.states import HiddenStates, layer_count, layer_numbers, token_mask
@@ -28,7 +29,7 @@ from ..geometry.streaming import machine_memory
 from ..geometry.sums import group_error, left_out_measures, one_thread, unbiased_of, values_and_errors
 from .figures import compare_figure, measure_names, png_bytes, series_figure
 from .isotropy import _pairs
-from .model_measures import (READINGS, Measurement, Points, _check_layers, _embedding_parts, _encoder_of,
+from .model_measures import (READINGS, Measurement, Points, _check_layers, _encoder_of,
                                             _model_label, _one_a_text, _Reading, distinct, text_batches)
 from .reports import (Section, _html_page, _label_of, error_note, gaps, measure_table, show_table,
                                      with_error)
@@ -119,7 +120,7 @@ def _see_points(
     "Read the rows of a file or of a matrix."
     m, kept, read = Measurement(of="rows", memory=memory), [], 0
     name = points if isinstance(points, str) else "points"
-    parts = _embedding_parts(points) if isinstance(points, str) else as_points(points, "points").split(8192)
+    parts = matrix_parts(points) if isinstance(points, str) else as_points(points, "points").split(8192)
     for part in parts:
         try: m.update(part, None, np.arange(read, read + len(part)))
         except ValueError as e: raise ValueError(str(e).replace("`x`", f"`{name}`")) from e

@@ -25,7 +25,8 @@ from ..geometry.dimension import two_nn_with_error
 from ..text.encoders import Encoder, fit_tokenizer, hidden_states, load_encoder
 from ..training.evaluation import read_states
 from ..base.files import local_path
-from ..base.points import as_points, from_numpy
+from ..base.matrices import matrix_parts
+from ..base.points import as_points
 from ..base.progress import progress_bar, waiting
 from ..training.records import finite
 from ..base.states import HiddenStates, choose_layers, layer_count, layer_numbers
@@ -33,9 +34,7 @@ from ..geometry.streaming import IsotropyMetrics, machine_memory, points_of
 from ..geometry.sums import one_thread
 from ..geometry.unbiased import sentence_numbers
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from transformers import PreTrainedTokenizerBase
+if TYPE_CHECKING: from transformers import PreTrainedTokenizerBase
 
 # %% ../../nbs/report/02_model_measures.ipynb #68d51c2f
 def _batch_rows(lengths:list[int], batch_tokens:int, generator:torch.Generator)->Iterator[list[int]]:
@@ -293,93 +292,8 @@ def measure_models(
         read = reading.read
     return found, read
 
-# %% ../../nbs/report/02_model_measures.ipynb #63fefb5c
-def _check_matrix(x:np.ndarray, path:Path)->None:
-    "An error for an array that holds no points, with what makes it one that does."
-    if x.dtype.names:
-        raise ValueError(f"{path} is an array of records ({', '.join(x.dtype.names)}): save its numbers as one (n, d)")
-    if x.dtype.kind != "f" or x.dtype.itemsize > 8:
-        raise ValueError(f"{path} has dtype {x.dtype}: save float16, float32 or float64, for example with "
-                         "array.astype('float32')")
-    if x.ndim != 2:
-        more = ". Tokens of sentences become points by array.reshape(-1, array.shape[-1])" if x.ndim > 2 else ""
-        raise ValueError(f"{path} has shape {x.shape}: (n, d) is wanted, one point a row{more}")
-
-
-def _npy_parts(path:Path, rows:int)->Iterator[Tensor]:
-    try: x = np.load(path, mmap_mode="r", allow_pickle=False)    # a map to be written to needs memory for all of it
-    except (EOFError, ValueError) as e: raise ValueError(f"{path} is no NumPy file of numbers: {e}") from e
-    if not isinstance(x, np.ndarray):
-        raise ValueError(f"{path} is an archive of arrays ({', '.join(x)}): save one of them with numpy.save")
-    _check_matrix(x, path)
-    as_points(np.broadcast_to(np.zeros((), x.dtype.newbyteorder("=")), x.shape), str(path))    # or an error
-    for start in range(0, len(x), rows): yield from_numpy(np.array(x[start:start+rows]), str(path))
-
-# %% ../../nbs/report/02_model_measures.ipynb #6118d7e5
-def _safetensors_parts(path:Path, rows:int)->Iterator[Tensor]:
-    from safetensors import SafetensorError, safe_open
-    try: opened = safe_open(path, "pt")
-    except SafetensorError as e: raise ValueError(f"{path} is no safetensors file: {e}") from e
-    with opened as f:
-        shapes = {k: f.get_slice(k).get_shape() for k in f.keys()}
-        names = [k for k, shape in shapes.items() if len(shape) == 2]
-        if len(names) != 1:
-            held = ", ".join(f"{k} {tuple(shape)}" for k, shape in islice(shapes.items(), 4))
-            raise ValueError(f"{path} holds {len(names)} matrices, and one (n, d) is wanted; it has {held or 'nothing'}"
-                             + ", …"*(len(shapes) > 4))
-        for start in range(0, (part := f.get_slice(names[0])).get_shape()[0], rows): yield part[start:start+rows]
-
-# %% ../../nbs/report/02_model_measures.ipynb #139f28c4
-def _point_columns(
-    path:Path,          # for errors
-    schema:"pa.Schema", # of the file
-)->tuple[list[str],bool]: # names of columns, and whether it is one of lists
-    "The columns that hold the points; an error where that is not clear."
-    import pyarrow as pa
-    index = [name for name in (schema.pandas_metadata or {}).get("index_columns", []) if isinstance(name, str)]
-    fields = [field for field in schema if field.name not in index]
-    lists = [f.name for f in fields if isinstance(f.type, (pa.ListType, pa.LargeListType, pa.FixedSizeListType))]
-    if len(lists) > 1: raise ValueError(f"{path} has {len(lists)} columns of lists, and one is wanted")
-    if lists: return lists, True
-    numbers = [field.name for field in fields if pa.types.is_floating(field.type)]
-    others = ", ".join(repr(field.name) for field in fields if field.name not in numbers)
-    if others or not numbers:
-        raise ValueError(f"{path} must hold one column of lists, or floating-point columns and nothing else: "
-                         f"it has {others}. Of a table of texts, name a column" if others else f"{path} has no columns")
-    return numbers, False
-
-# %% ../../nbs/report/02_model_measures.ipynb #d670c44b
-def _parquet_parts(path:Path, rows:int)->Iterator[Tensor]:
-    import pyarrow.parquet as parquet
-    try: file = parquet.ParquetFile(path)
-    except (ValueError, OSError) as e: raise ValueError(f"{path} is no Parquet file: {e}") from e
-    names, lists = _point_columns(path, file.schema_arrow)
-    for batch in file.iter_batches(rows, columns=names):
-        columns = [c.to_numpy(zero_copy_only=False) for c in batch.columns]
-        if lists and len({-1 if cell is None else len(cell) for cell in columns[0]}) > 1:
-            raise ValueError(f"{path} has lists of several lengths, or rows without one")
-        yield from_numpy(np.stack(columns[0]) if lists else np.stack(columns, 1), str(path))
-
-# %% ../../nbs/report/02_model_measures.ipynb #ca346293
-_readers = {".npy": _npy_parts, ".safetensors": _safetensors_parts, ".parquet": _parquet_parts}
-_pickle = "is a pickle, and reading it could run a program: save the matrix with numpy.save or safetensors"
-_others = {".npz": "is an archive of arrays: save one of them with numpy.save", **dict.fromkeys((".csv", ".tsv"),
-           "holds numbers as text: save them with numpy.save; of a table of texts, name a column"),
-           **dict.fromkeys((".pt", ".pth", ".bin", ".pkl", ".pickle"), _pickle)}
-
-def _embedding_parts(
-    path:str|Path,   # .npy (n, d); .safetensors with one (n, d) tensor; .parquet with numeric columns or one of lists
-    rows:int=8192,   # rows read at a time
-)->Iterator[Tensor]: # (≤ rows, d) each
-    "The rows of a file of embeddings."
-    path = local_path(path)
-    if not path.is_file(): raise ValueError(f"{path} is no file")
-    if (ending := path.suffix.lower()) not in _readers:
-        raise ValueError(f"{path} {_others.get(ending, 'must end in .npy, .safetensors or .parquet')}")
-    return _readers[ending](path, rows)
-
 # %% ../../nbs/report/02_model_measures.ipynb #070bad38
-Points = str|Path|Tensor|np.ndarray    # a file, as `_embedding_parts` reads, or a matrix (n, d), one point a row
+Points = str|Path|Tensor|np.ndarray    # a file, as `matrix_parts` reads, or a matrix (n, d), one point a row
 
 def measure_embeddings(
     points:Points,                  # what to measure
@@ -391,7 +305,7 @@ def measure_embeddings(
     m = Measurement(of="rows" if sentences is None else "sentences", memory=memory)
     name = str(points) if of_file else "points"
     ids = None if sentences is None else sentence_numbers(sentences).unique(return_inverse=True)[1].numpy()
-    for part in _embedding_parts(points) if of_file else as_points(points, name).split(8192):
+    for part in matrix_parts(points) if of_file else as_points(points, name).split(8192):
         part, some = as_points(part, name, min_points=0), None if ids is None else ids[read:read+len(part)]
         read += len(part)
         if ids is not None and len(ids) < read: raise ValueError(_ids_missing(ids, name, f"at least {read:,}"))

@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -137,11 +137,24 @@ def _stored(config:RunConfig, job:Job, failures:Mapping)->RunRecord|None:
     try: return find_record(job.root, config.id) or failures.get(config.id)
     except (ValueError, TypeError): return failures.get(config.id)
 
+# %% ../../nbs/sweeps/02_sweeps.ipynb #c5d22002
+def _executor(name:str|None, places:Resources)->Callable:
+    "The executor of a name; an error for one that does not go with the places."
+    several = places.processes_per_run
+    if several < 1: raise ValueError(f"`processes_per_run` must be at least 1, not {several}")
+    name = name or ("processes" if several > 1 else "local")
+    if name not in executors:
+        raise ValueError(f"`executor` must be one of {', '.join(map(repr, executors))}, not {name!r}")
+    if name == "local" and several > 1:
+        raise ValueError(f"`executor` 'local' is this process alone, and `processes_per_run` is {several}: "
+                         "choose 'processes'")
+    return executors[name]
+
 # %% ../../nbs/sweeps/02_sweeps.ipynb #2d15f0ef
 def sweep(
     spec:str|Path|Mapping|Sequence,  # grid, as YAML file or in Python; see `grid`
     seeds:Sequence[int]|None=None,   # seeds of every run; None for those of the grid
-    executor:Literal["local", "processes", "ray"]="local", # this process, processes of this machine, or a Ray cluster
+    executor:Literal["local", "processes", "ray", "slurm"]|None=None, # where; None: processes if a run has several
     root:str|Path="runs",            # folder or fsspec URL for records
     data_dir:str|Path|None=None,     # folder with the tasks' files; None for `ISTAR_DATA`
     hub:bool=False,                  # allow downloads from the Hugging Face hub
@@ -151,22 +164,23 @@ def sweep(
     remake:bool=False,               # rerun runs whose record comes from other data or weights
     dry_run:bool=False,              # only show what there is to do
     progress:bool=True,              # show how far it is
-    workers:int|None=None,           # processes: how many; None for one a GPU, or without a GPU one for every two cores
-    threads:int|None=None,           # compute threads of a run; None for its share of the cores, or torch's own number
-    restarts:int=2,                  # how often a run is put back after its worker has died
+    processes_per_run:int=1,         # processes that train a run together; each takes a GPU where there are any
+    workers:int|None=None,           # runs at once; None for one for every GPU or two cores that a process has
+    threads:int|None=None,           # compute threads of a process; None for its share, or torch's own number
+    restarts:int=2,                  # how often a run is put back after a process of it has died
     address:str|None=None,           # ray: address of the cluster; None for RAY_ADDRESS, or else one of this machine
-    cpus_per_run:float=1,            # ray: cores reserved for a run
-    gpus_per_run:float=0,            # ray: GPUs reserved for a run; a fraction lets runs share one
+    cpus_per_run:float|None=None,    # ray, slurm: cores reserved for a run; None for one a process
+    gpus_per_run:float|None=None,    # ray, slurm: GPUs likewise; None: ray one a process if it has any, slurm none
+    slurm:Sequence[str]=(),          # slurm: options of submitit, such as "slurm_partition=gpu", "timeout_min=600"
 )->list[RunRecord]:                  # of all runs of the grid that have one, in its order
     "Carry out the runs of a grid that have no record yet."
     check_alone("a sweep")
-    if executor not in executors:
-        raise ValueError(f"`executor` must be one of {', '.join(map(repr, executors))}, not {executor!r}")
+    places = Resources(workers, threads, restarts, address, cpus_per_run, gpus_per_run, processes_per_run, tuple(slurm))
+    execute = _executor(executor, places)
     configs = grid(spec) if seeds is None else with_seeds(grid(spec), whole_numbers(seeds, "seeds"))
     data_dir, folder = data_dir or os.environ.get("ISTAR_DATA"), str(folder_beside(root, "checkpoints", checkpoints))
     job = Job(absolute(root), data_dir and absolute(data_dir), hub, folder, checkpoint_every, retry_failed, remake)
-    planned = _current(plan(configs, job.root, retry_failed), job)
-    places, failures = Resources(workers, threads, restarts, address, cpus_per_run, gpus_per_run), {}
+    planned, failures = _current(plan(configs, job.root, retry_failed), job), {}
     if dry_run: show_plan(planned)
-    else: failures = _go_through(planned, executors[executor], job, places, progress)
+    else: failures = _go_through(planned, execute, job, places, progress)
     return [record for c in configs if (record := _stored(c, job, failures)) is not None]

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Kind', 'remedy', 'finite', 'Recorded', 'RunRecord', 'environment', 'record_path', 'save_record', 'find_record',
-           'save_failed', 'iterate_records', 'other_origin', 'check_origin', 'data_sha256', 'model_sha256', 'origin',
-           'made_before', 'keep_record']
+           'save_failed', 'failed_record', 'iterate_records', 'other_origin', 'check_origin', 'data_sha256',
+           'model_sha256', 'origin', 'made_before', 'keep_record']
 
 # %% ../../nbs/training/03_records.ipynb #1c38702e
 import json
@@ -167,6 +167,24 @@ def save_failed(
     try: found = find_record(root, record.id, type(record))
     except (ValueError, TypeError): return
     if found is None or found.status != "done": save_record(record, root)
+
+# %% ../../nbs/training/03_records.ipynb #c5d20f02
+_memory_advice = ("\nThe run was out of memory. Less is needed with a smaller batch_size and a larger accumulate, "
+                  "gradient_checkpointing: true, precision: bf16, a smaller max_length, and fewer reference_points or "
+                  "layers under the penalty; or let fewer runs share the machine.\n")
+_memory_words = ("out of memory", "can't allocate memory", "cannot allocate memory", "sigkill", "outofmemory",
+                 "memoryerror")
+
+def failed_record(
+    config:Described,    # of the run
+    error:str,           # what it ended with, such as a traceback
+    started:str="",      # UTC time of the first start, ISO 8601; empty for a run that was refused before it began
+    kind:type=RunRecord, # class of the record
+)->Recorded:             # not written yet
+    "The record of a failed run, with advice where there is some."
+    spent = any(words in error.lower() for words in _memory_words)
+    return kind(asdict(config.complete), config.id, "failed", environment=environment(), started=started,
+                error=error + spent*_memory_advice)
 
 # %% ../../nbs/training/03_records.ipynb #5eb04206
 Kind = TypeVar("Kind", bound=Recorded)

@@ -15,7 +15,6 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,8 +30,8 @@ from ..penalties.baselines import RelativeStrength
 from ..base.files import run_lock
 from ..base.modes import joinable_accelerators, random_state, set_random_state
 from ..base.precision import emulates_bf16
-from ..base.programs import place_of_process
-from .records import RunRecord, environment, save_failed
+from ..base.programs import place_of_process, watched
+from .records import RunRecord, environment, failed_record, save_failed
 from ..penalties.regularizers import Regularizer
 from .runs import Described
 
@@ -323,14 +322,13 @@ def recording_failure(
     session:Session,      # that trains inside
     root:str|Path,        # folder or fsspec URL of the store
 )->Iterator[None]:
-    "Write the record of a failure."
-    config = session.config.complete
+    "Write the record of a failure, unless whoever has started this process will; the error carries it."
     try: yield
     except OSError: raise
-    except Exception:
-        lost = session.work.kind(asdict(config), config.id, "failed", environment=environment(),
-                                 error=traceback.format_exc())
-        if session.rank == 0: save_failed(lost, root)
+    except Exception as error:
+        lost = failed_record(session.config, traceback.format_exc(), session.started, session.work.kind)
+        vars(error)["record"] = lost
+        if session.rank == 0 and not watched(): save_failed(lost, root)
         raise
 
 # %% ../../nbs/training/04_session.ipynb #965f8d34

@@ -11,13 +11,11 @@ __all__ = ['make_model', 'shared', 'forward', 'add_twin', 'fine_tuning', 'refres
 import math
 import os
 import shutil
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
-from multiprocessing import parent_process
 from pathlib import Path
 
 import torch
@@ -35,7 +33,7 @@ from ..penalties.isolayer import ClsModel
 from .methods import METHODS, begin_of
 from ..base.modes import joinable_accelerators, random_state, set_random_state
 from ..base.processes import all_processes
-from ..base.programs import check_alone, collect_rarely, end_after, place_of_process
+from ..base.programs import check_alone, collect_rarely, place_of_process, start_together
 from ..base.progress import progress_bar
 from .records import Recorded, RunRecord, find_record, keep_record, made_before, model_sha256
 from .runs import Described, RunConfig, run_file, task_of
@@ -357,8 +355,11 @@ def train(
     tracker:str|None=None,            # a tracker of accelerate, such as "tensorboard", that the log also goes to
     log_folder:str|Path|None=None,    # for trackers that write files; None: logs in a local root, else in runs
     remake:bool=False,                # rerun a run whose record comes from other data or weights
+    processes:int=1,                  # of this machine that train together; more than one are started by `launch`
 )->RunRecord:                         # of this run, just made or made before
     "Fine-tune `config.model` on `config.task`, with its penalty, and record how score and isotropy moved."
+    options = {name: value for name, value in locals().items() if name not in ("config", "processes")}
+    if processes != 1: return launch(config, processes, **options)
     main, folder = place_of_process()[0] == 0, folder_beside(root, "checkpoints", checkpoints)/config.id
     record = made_before(config, root, data_dir, hub, remake)
     if record is not None and save_model is None:
@@ -371,13 +372,10 @@ def train(
         return carry_through(session, root, folder, checkpoint_every, save_model)
 
 # %% ../../nbs/training/09_training.ipynb #150cf664
-def _launched(rank:int, processes:int, port:int, threads:int, config:RunConfig, options:dict)->None:
+def _launched(threads:int, config:RunConfig, options:dict)->None:
     "What one of the processes of `launch` does."
     collect_rarely()
-    if (parent := parent_process()) is not None: end_after(parent.join)
-    places = dict(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=processes, LOCAL_WORLD_SIZE=processes, MASTER_ADDR="127.0.0.1",
-                  MASTER_PORT=port, OMP_NUM_THREADS=threads)
-    os.environ |= {name: str(value) for name, value in places.items()}
+    os.environ["OMP_NUM_THREADS"] = str(threads)
     torch.set_num_threads(threads)
     try: train(config, **options)
     finally:
@@ -398,15 +396,5 @@ def launch(
         raise ValueError(f"`processes` is {processes}, and the accelerators are {', '.join(map(str, devices))}")
     if absolute(root).startswith("memory://"):
         raise ValueError(f"`root` must be seen by all processes, and {root} is not")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    from torch.multiprocessing import ProcessExitedException, ProcessRaisedException, spawn
-    several = spawn(_launched, (processes, port, threads, config, dict(options, root=root)), processes, join=False)
-    try:
-        while not several.join(): pass
-    except (ProcessExitedException, ProcessRaisedException) as e:
-        raise ChildProcessError(f"a process has ended: {str(e).strip().splitlines()[-1]}") from e
-    finally:
-        for process in several.processes: process.kill()
+    start_together(_launched, (threads, config, dict(options, root=root)), processes)
     return find_record(root, config.id)
