@@ -24,6 +24,7 @@ _public = {
     "penalties.topology": "barcode h0_bars persistent_entropy select_bars EntropyRegularizer",
     "penalties.isolayer": "IsoLayer JointLoss IsoBN",
     "penalties.controls": "Placebo",
+    "penalties.second_stage": "train_isolayer",
     "geometry.transforms": "Whitening AllButTheTop",
     "penalties.integrations": "IsotropyTrainerMixin IsotropyCallback IsotropyLoss collect_reference",
     "text.tasks": "Task load_task",
@@ -37,6 +38,7 @@ _public = {
     "report.audit": "audit",
     "report.comparing": "compare",
     "report.judging": "judge",
+    "report.explorers": "explore_spectrum explore_batches explore_barcode",
     "report.statistics": "paired_differences sign_flip_test student_interval crossed_interval holm seeds_needed",
 }
 _owners = {name: module for module, names in _public.items() for name in names.split()}

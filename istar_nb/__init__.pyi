@@ -38,6 +38,7 @@ from .penalties.isolayer import IsoLayer as IsoLayer
 from .penalties.isolayer import JointLoss as JointLoss
 from .penalties.isolayer import IsoBN as IsoBN
 from .penalties.controls import Placebo as Placebo
+from .penalties.second_stage import train_isolayer as train_isolayer
 from .geometry.transforms import Whitening as Whitening
 from .geometry.transforms import AllButTheTop as AllButTheTop
 from .penalties.integrations import IsotropyTrainerMixin as IsotropyTrainerMixin
@@ -61,6 +62,9 @@ from .report.isotropy import Isotropy as Isotropy
 from .report.audit import audit as audit
 from .report.comparing import compare as compare
 from .report.judging import judge as judge
+from .report.explorers import explore_spectrum as explore_spectrum
+from .report.explorers import explore_batches as explore_batches
+from .report.explorers import explore_barcode as explore_barcode
 from .report.statistics import paired_differences as paired_differences
 from .report.statistics import sign_flip_test as sign_flip_test
 from .report.statistics import student_interval as student_interval
