@@ -1,7 +1,9 @@
 "The exported library: in step with the notebooks, light to import, arrows only downward."
 import ast
 import functools
+import json
 import re
+import statistics
 import subprocess
 import sys
 from configparser import ConfigParser
@@ -42,6 +44,19 @@ def test_every_module_comes_from_a_notebook(tmp_path):
         nb_export(notebook, tmp_path)
         made = tmp_path/f"{name.replace('.', '/')}.py"
         assert definitions(made) == definitions(modules[name]), f"run `make notebooks ONLY={notebook.stem}`"
+
+
+def exported_lines(path):
+    "How many lines each exported cell of a notebook has."
+    sources = ["".join(cell["source"]).splitlines() for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
+    return [len(lines) - 1 for lines in sources if lines and lines[0] == "#| export"]
+
+
+def test_cells_and_folders_stay_small():
+    lines = {path.stem: exported_lines(path) for path in numbered}
+    assert not {name: max(found) for name, found in lines.items() if max(found, default=0) > 40}
+    assert statistics.median(n for found in lines.values() for n in found) <= 12
+    assert all(len(list((root/"nbs"/folder).glob("[0-9]*.ipynb"))) <= 12 for folder in FOLDERS)
 
 
 def test_every_notebook_is_in_the_table():

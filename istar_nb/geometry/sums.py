@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['rows_at_once', 'Place', 'Sums', 'parts_of', 'combine', 'add_sums_', 'norms_of', 'inverse_norms', 'add_points_',
-           'sums_of', 'merged', 'fitted', 'merged_over_processes', 'covariance_of', 'spectra_of', 'measures_of',
-           'unbiased_of', 'Groups', 'groups_of', 'without_each', 'group_error', 'one_thread', 'measures_of_each',
-           'left_out_measures', 'values_and_errors']
+           'sums_of', 'merged', 'fitted', 'merged_over_processes', 'covariance_of', 'measures_of', 'unbiased_of',
+           'Groups', 'groups_of', 'group_error', 'one_thread', 'left_out_measures', 'values_and_errors']
 
 # %% ../../nbs/geometry/05_sums.ipynb #79861832
 import ctypes
@@ -200,7 +199,7 @@ def _shares(diagonal:np.ndarray, beside:np.ndarray)->Tensor: # (r,) float64, lar
     values = torch.from_numpy(diagonal).flip(0).clamp(min=0)
     return values/values.sum()
 
-def spectra_of(total:Tensor)->tuple[Tensor,Tensor]: # (r,) about the origin; (r,) about the mean
+def _spectra_of(total:Tensor)->tuple[Tensor,Tensor]: # (r,) about the origin; (r,) about the mean
     "Shares of the eigenvalues of Σxxᵀ and of the scatter, largest first, from sums (r+2, r+1)."
     sums = parts_of(total)
     matrix, mean = sums.scatter.cpu().numpy().copy(), sums.mean.cpu().numpy()
@@ -228,12 +227,12 @@ def measures_of(
     n_sigma:float=3.,               # how far an outlier dimension is away; see `outlier_dimensions`
     by:str="magnitude",             # what is compared: "magnitude", "mean" or "variance"
     place:Place|None=None,          # of the d coordinates, where the sums have another basis; None: r is d
-    spectra:tuple[Tensor,Tensor]|None=None, # from `spectra_of`; None: computed here
+    spectra:tuple[Tensor,Tensor]|None=None, # from `_spectra_of`; None: computed here
 )->dict[str,Tensor]:                # name -> () float32; `mean_activation` and `outliers` are (d,), counts int64
     "Every measure of these pages that needs no second pass."
     mean, spread = (total[0, 1:], total[2:, 1:].diagonal()) if place is None else place
     cov, count, d, n = covariance_of(total, spread), total[0, 0], len(mean), int(total[0, 0])
-    raw, centred = (part.to(cov.device) for part in (spectra_of(total) if spectra is None else spectra))
+    raw, centred = (part.to(cov.device) for part in (_spectra_of(total) if spectra is None else spectra))
     raw, centred, dims = raw[:n], centred[:n-1], participation_ratio(cov)    # more than that is rounding
     outliers, size = outliers_of(mean, spread/n, n_sigma, by), max(n, d)
     no_zeros, cosines = total[1, 0] == 0, (total[2:, 0].square().sum() - n)/(n*(n-1))
@@ -310,7 +309,7 @@ def groups_of(
     return Groups(sums, (means, spreads))
 
 # %% ../../nbs/geometry/05_sums.ipynb #317827c3
-def without_each(
+def _without_each(
     sums:Tensor,            # (K, r+2, r+1) sums of K ≥ 2 groups
     rest:Tensor|None=None,  # (r+2, r+1) of further points
 )->Iterator[Tensor]:        # (r+2, r+1) K times
@@ -321,7 +320,7 @@ def without_each(
     half = len(sums)//2
     for kept, others in ((sums[:half], sums[half:]), (sums[half:], sums[:half])):
         more = merged(others[:, None])[0]
-        yield from without_each(kept, more if rest is None else add_sums_(more, rest))
+        yield from _without_each(kept, more if rest is None else add_sums_(more, rest))
 
 # %% ../../nbs/geometry/05_sums.ipynb #467ab9c6
 def group_error(
@@ -345,7 +344,7 @@ def one_thread()->Iterator[int]: # how many there were
         with threadpool_limits(1, "blas"): yield threads
     finally: torch.set_num_threads(threads)
 
-def measures_of_each(
+def _measures_of_each(
     parts:Iterable[tuple[Tensor,Place|None]], # sums (r+2, r+1) and place of some sets of points
     threads:int=1,                            # how many sets at a time
     **choices,                                # of `measures_of`
@@ -355,32 +354,32 @@ def measures_of_each(
     with ThreadPoolExecutor(threads) as pool:
         while some := list(islice(parts, threads)):
             for total, place in some: covariance_of(total, place and place[1])    # an error comes before the work
-            for (total, place), spectra in zip(some, pool.map(spectra_of, [total for total, _ in some])):
+            for (total, place), spectra in zip(some, pool.map(_spectra_of, [total for total, _ in some])):
                 yield measures_of(total, **choices, place=place, spectra=spectra)
 
 # %% ../../nbs/geometry/05_sums.ipynb #5f98ba3a
 def left_out_measures(
     groups:Groups, # sums of independent groups that have points
-    threads:int=1, # see `measures_of_each`
+    threads:int=1, # see `_measures_of_each`
     **choices,     # of `measures_of`
 )->list[dict[str,Tensor]]: # empty for fewer than five groups, or if one has all variance
     "Every measure without each group."
     if len(groups.sums) < 5: return []
-    parts = zip(without_each(groups.sums), map(groups.place, range(len(groups.sums))))
-    try: return list(measures_of_each(parts, threads, **choices))
+    parts = zip(_without_each(groups.sums), map(groups.place, range(len(groups.sums))))
+    try: return list(_measures_of_each(parts, threads, **choices))
     except ValueError: return []    # what remains without one of the groups is all the same
 
 
 def values_and_errors(
     groups:Groups, # sums of independent groups
-    threads:int=1, # see `measures_of_each`
+    threads:int=1, # see `_measures_of_each`
     found:list[dict[str,Tensor]]|None=None, # from `left_out_measures`; None: computed here
     **choices,     # of `measures_of`
 )->tuple[dict[str,Tensor],dict[str,Tensor]]: # every measure; () float32 standard errors of those that are one number
     "Every measure of all groups together, with errors; NaN for fewer than five groups, or if one has all variance."
     groups = groups.filled()
     total = merged(groups.sums[:, None])[0] if len(groups.sums) else groups.sums.new_zeros(2, 1)
-    values, = measures_of_each([(total, groups.place())], **choices)
+    values, = _measures_of_each([(total, groups.place())], **choices)
     score, error = unbiased_of(groups.sums, groups.d)
     found = left_out_measures(groups, threads, **choices) if found is None else found
     names = [name for name, value in values.items() if value.ndim == 0 and value.is_floating_point()]

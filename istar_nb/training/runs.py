@@ -62,10 +62,11 @@ def _as_declared(name:str, value, kind)->object:
     check_type(name, value, kind)
     return float(value) if type(value) is int and float in (kind, *get_args(kind)) else value    # 1 and 1.0 are one run
 
-# %% ../../nbs/training/02_runs.ipynb #a779cbeb
+# %% ../../nbs/training/02_runs.ipynb #292c3e3e
 schema = 1  # of configurations and records; raised when a default or a meaning changes
 run_file = "istar_run.json"    # beside a saved model: the canonical configuration of its run
 
+# %% ../../nbs/training/02_runs.ipynb #a779cbeb
 class Described:
     "A configuration with an id; its subclasses are frozen dataclasses."
     header: ClassVar[dict] = {}    # what sets one kind of configuration apart from the others
