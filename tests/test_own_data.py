@@ -11,9 +11,8 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
 from istar_nb.app.cli import main
-from istar_nb.study.evidence import answers_of
 from istar_nb.text.frames import read_splits
-from istar_nb.training.records import iterate_records
+from istar_nb.training.records import answers_of, iterate_records
 from istar_nb.training.runs import RunConfig
 from istar_nb.sweeps.sweeps import sweep
 from istar_nb.text.tasks import Task, load_task, own_task

@@ -9,19 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from istar_nb.study.control_claims import comparison_name, dose_run_grids, padding_run_grids, sentence_comparisons
-from istar_nb.study.evidence import answers_of, opened
+from istar_nb.report.judging import row_metrics
+from istar_nb.study.evidence import opened
 from istar_nb.report.statistics import crossed_interval
 from istar_nb.text.tasks import TASKS, load_task
-
-
-def correlation(answers, labels):
-    "Pearson's correlation; of two vectors of zeros and ones this is Matthews', in a small part of sklearn's time."
-    a, b = answers - answers.mean(), labels - labels.mean()
-    scale = np.sqrt((a@a)*(b@b))
-    return a@b/scale if scale > 0 else 0.
-
-
-def accuracy(answers, labels): return (answers == labels).mean()
+from istar_nb.training.records import answers_of
 
 
 def compute(data):
@@ -32,7 +24,7 @@ def compute(data):
     for key, frames in sentence_comparisons(evidence).items():
         name = comparison_name(*key)
         task = frames[0].task.iloc[0]
-        metric = accuracy if TASKS[task].metric == "accuracy" else correlation
+        metric = row_metrics[TASKS[task].metric]
         if task not in labels: labels[task] = np.array([r["label"] for r in load_task(task, data_dir=data).validation])
         run, baseline = (np.stack([answers[i] for i in frame.id]) for frame in frames)
         low, high = crossed_interval(run, baseline, labels[task], metric)

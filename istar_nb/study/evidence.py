@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['label_shares', 'measures', 'encoder_name', 'place_name', 'score_unit', 'Store', 'Evidence', 'opened', 'collapsed',
-           'answers_of', 'learning_threshold', 'learned', 'iota_ratios', 'fallen', 'claims_from']
+           'learning_threshold', 'learned', 'iota_ratios', 'fallen', 'claims_from']
 
 # %% ../../nbs/study/01_evidence.ipynb #ad506479
 import json
@@ -160,15 +160,6 @@ def collapsed(
     loss, rows = _late_loss(record)
     mean, error = _guess_cost(record.config["task"], rows)
     return loss >= mean - max(3*error, 0.01*mean)
-
-# %% ../../nbs/study/01_evidence.ipynb #f9855f5e
-def answers_of(
-    record:RunRecord,  # finished
-)->np.ndarray|None:    # (rows,) int64 classes, or float64 values; None for an older record
-    "The answers of a run to all validation rows."
-    kept = record.epochs[-1].get("predictions")
-    if kept is None: return None
-    return np.array(kept if isinstance(kept, list) else list(map(int, kept)))
 
 # %% ../../nbs/study/01_evidence.ipynb #e24cf8a2
 def learning_threshold(

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Kind', 'remedy', 'finite', 'Recorded', 'RunRecord', 'environment', 'record_path', 'save_record', 'find_record',
-           'save_failed', 'failed_record', 'iterate_records', 'other_origin', 'check_origin', 'data_sha256',
-           'model_sha256', 'origin', 'made_before', 'keep_record']
+           'save_failed', 'failed_record', 'answers_of', 'iterate_records', 'other_origin', 'check_origin',
+           'data_sha256', 'model_sha256', 'origin', 'made_before', 'keep_record']
 
 # %% ../../nbs/training/03_records.ipynb #1c38702e
 import json
@@ -20,6 +20,8 @@ from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import ClassVar, Literal, Self, TypeVar
+
+import numpy as np
 
 import istar_nb
 from ..base.files import files_sha256, json_files, local_path, open_root, read_text, write_whole
@@ -185,6 +187,15 @@ def failed_record(
     spent = any(words in error.lower() for words in _memory_words)
     return kind(asdict(config.complete), config.id, "failed", environment=environment(), started=started,
                 error=error + spent*_memory_advice)
+
+# %% ../../nbs/training/03_records.ipynb #f9855f5e
+def answers_of(
+    record:RunRecord,  # finished
+)->np.ndarray|None:    # (rows,) int64 classes, or float64 values; None for an older record
+    "The answers of a run to all validation rows."
+    kept = record.epochs[-1].get("predictions")
+    if kept is None: return None
+    return np.array(kept if isinstance(kept, list) else list(map(int, kept)))
 
 # %% ../../nbs/training/03_records.ipynb #5eb04206
 Kind = TypeVar("Kind", bound=Recorded)
