@@ -24,7 +24,8 @@ from ..text.encoders import hidden_states
 from ..training.evaluation import read_states
 from ..training.records import environment, finite
 
-if TYPE_CHECKING: from transformers import PreTrainedTokenizerBase
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 # %% ../../nbs/report/11_audit.ipynb #ad170005
 def random_batches(
