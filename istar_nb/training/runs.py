@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['schema', 'run_file', 'MethodName', 'defaults', 'allowed', 'fits', 'check_type', 'Described', 'task_of', 'RunConfig',
-           'padding_counts']
+           'plain_of', 'multiple_of', 'padding_counts']
 
 # %% ../../nbs/training/02_runs.ipynb #2dddff2a
 import hashlib
 import json
 import math
+import re
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -168,7 +169,7 @@ class _Strength(_Rows):
     lam_ramp: float = 0.              # epochs in which λ then grows from 0 to its value
     # control: "twin" gives the penalty's gradient on a second model, permuted; true a random one of the same length
     placebo: bool | Literal["twin"] = False
-    target: float | None = None       # istar: pull IsoScore* to this value in (0, 1); reparametrised: start from it
+    target: float | str | None = None # istar: pull IsoScore* to this value, or "0.5x" the plain run's; or a start's
     start_isoscore: float | None = None  # penalties: begin from the same function with this IsoScore of the last states
     shape: Literal["spectrum", "outlier"] = "spectrum"  # of that start, and reparametrised's: all eigenvalues, or one
 
@@ -221,6 +222,7 @@ class RunConfig(_Modules):
         _check_ranges(self)
         _check_method(self)
         _check_start(self)
+        _check_multiple(self)
         if self.train is not None: object.__setattr__(self, "task", own_name(self.train))
 
     @property
@@ -251,8 +253,8 @@ def _check_ranges(c:RunConfig)->None:
         if value != "auto" and not 0 <= value <= 1: raise ValueError(f"`{name}` must be between 0 and 1, not {value}")
     if c.seed >= 2**32: raise ValueError(f"`seed` must be less than 2³², not {c.seed}")
     if not 0 <= c.hold_out < 1: raise ValueError(f"`hold_out` must be at least 0 and less than 1, not {c.hold_out}")
-    for name in ("target", "start_isoscore"):
-        if (value := getattr(c, name)) is not None and not 0 < value < 1:
+    for name, value in dict(target=c.target, start_isoscore=c.start_isoscore).items():
+        if value is not None and not isinstance(value, str) and not 0 < value < 1:
             raise ValueError(f"`{name}` must be greater than 0 and less than 1, not {value}")
     if c.layers is not None and (not c.layers or list(c.layers) != sorted(set(c.layers)) or c.layers[0] < 0):
         raise ValueError(f"`layers` must be ascending layer numbers from 0, not {c.layers}")
@@ -291,6 +293,36 @@ def _check_start(c:RunConfig)->None:
                          f"`target` {goal:g} starts there")
     if goal is not None and c.head != "linear":
         raise ValueError("`head` must be 'linear' with `start_isoscore`: one linear layer on [CLS] undoes the map")
+
+# %% ../../nbs/training/02_runs.ipynb #1f6ded1f
+def _check_multiple(c:RunConfig)->None:
+    "An error for a `target` in words that is no multiple, or that no plain run tells."
+    if not isinstance(c.target, str): return
+    if not re.fullmatch(r"\d*\.?\d+x", c.target) or not float(c.target[:-1]):
+        raise ValueError("`target` must be a number, or a multiple of the plain run's IsoScore such as '0.5x', not "
+                         f"{c.target!r}")
+    if c.method not in penalties:
+        raise ValueError(f"`target` {c.target!r} is for penalties: method {c.method!r} starts from a number")
+    if c.layers is not None or c.per_layer or (c.tokens or METHODS[c.method].tokens) != "real":
+        raise ValueError(f"`target` {c.target!r} is of the text in all layers together: leave out `layers` and "
+                         "`per_layer`, and let `tokens` be 'real'")
+
+
+# %% ../../nbs/training/02_runs.ipynb #2dca72d7
+def plain_of(
+    config:RunConfig, # of a run with any method
+)->RunConfig:         # with its rows, head, training and seed
+    "The run without a penalty that a run is compared with."
+    penalised = {f.name for f in fields(_Modules)} - {f.name for f in fields(_Rows)} - {"model", "head"}
+    return replace(config, method="none", **{name: defaults[name] for name in penalised - {"method"}})
+
+
+def multiple_of(
+    config:RunConfig, # of any run
+)->float|None:        # such as 0.5 for "0.5x"; None where the target is a number or there is none
+    "The target of a run in units of the IsoScore that its plain run ends with."
+    return float(config.target[:-1]) if isinstance(config.target, str) else None
+
 
 # %% ../../nbs/training/02_runs.ipynb #ec5638b0
 def padding_counts(

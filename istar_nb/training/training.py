@@ -36,7 +36,7 @@ from ..base.processes import all_processes
 from ..base.programs import check_alone, collect_rarely, place_of_process, start_together
 from ..base.progress import progress_bar
 from .records import Recorded, RunRecord, find_record, keep_record, made_before, model_sha256
-from .runs import Described, RunConfig, run_file, task_of
+from .runs import Described, RunConfig, multiple_of, plain_of, run_file, task_of
 from .session import (Objective, Session, check_loss, clock, held, load_checkpoint, machine, optimize,
                                        own_random_states, recording_failure, save_checkpoint, step, written)
 from ..base.states import HiddenStates, is_causal, layer_count
@@ -100,12 +100,11 @@ def _check_fit(session:Session, deepest:int)->None:
 # %% ../../nbs/training/09_training.ipynb #652c98cf
 def _add_twin(
     session:Session,  # with its model
-    data_dir:str|Path|None=None, # as of `fine_tuning`
-    hub:bool=False,              # as of `fine_tuning`
+    **places,         # `data_dir`, `hub` and `goal` of `fine_tuning`
 )->None:
     "Put the penalised training beside a session, and let its placebo watch it."
-    twin = fine_tuning(replace(session.config, placebo=False), data_dir, hub, progress=False,
-                       accelerator=session.accelerator)
+    options = dict(places, progress=False, accelerator=session.accelerator)
+    twin = fine_tuning(replace(session.config, placebo=False), **options)
     placebo = Placebo(session.model.parameters(), twin.model.parameters(), session.config.seed)
     session.twin, session.placebo = twin, placebo
     twin.placebo, twin.random = placebo.watch, random_state()
@@ -115,6 +114,7 @@ def fine_tuning(
     config:RunConfig,            # of the run
     data_dir:str|Path|None=None, # folder with the tasks' files; None for `ISTAR_DATA`
     hub:bool=False,              # allow downloads from the Hugging Face hub
+    goal:float|None=None,        # target of the penalty, where the configuration has a multiple
     **options,                   # of `Session`
 )->Session:                      # before its first update
     "Everything one fine-tuning works with."
@@ -130,13 +130,14 @@ def fine_tuning(
     data.read(tokenizer)
     _check_fit(session, layer_count(model))
     if (begin := begin_of(c)) is not None: begin(c, model, _some_states(session, model))
-    if method.make and c.placebo != "twin": session.penalty = method.make(c, data.task.kind).to(session.device)
+    aimed = replace(c, target=goal or c.target)
+    if method.make and c.placebo != "twin": session.penalty = method.make(aimed, data.task.kind).to(session.device)
     if c.relative is not None: session.strength = RelativeStrength(c.relative)
     if c.gradient_checkpointing: _recompute_states(getattr(model, "encoder", model))
     schedule, per_epoch = dict(linear="linear", constant="constant_with_warmup")[c.schedule], len(data.groups(0))
     optimize(session, model, c.epochs*per_epoch, schedule, per_epoch)
     if c.placebo is True: session.placebo = RandomDirection(session.model.parameters(), c.seed)
-    if c.placebo == "twin": _add_twin(session, data_dir, hub)
+    if c.placebo == "twin": _add_twin(session, data_dir=data_dir, hub=hub, goal=goal)
     set_seed(c.seed, device_specific=True)  # different dropout on every process
     if options.get("tracker"):
         session.accelerator.init_trackers(c.id, {k: str(v) for k, v in asdict(c).items()})
@@ -298,8 +299,23 @@ def make_record(session:Session)->RunRecord:
     data = dict(source=found.source, sha256=found.sha256, model_sha256=session.origin["model"], note=found.note,
                 train=len(rows.train), validation=len(rows.validation))
     if found.source == "own": data |= dict(kind=task.kind, labels=list(task.labels))
+    if multiple_of(session.config): data |= dict(target=(session.twin or session).penalty.target)
     return RunRecord(asdict(session.config), session.config.id, "done", task.metric, session.epochs[-1][task.metric],
                      session.epochs, session.steps, data, machine(session), round(session.seconds, 2), session.started)
+
+# %% ../../nbs/training/09_training.ipynb #13a2d572
+def _goal(config:RunConfig, root:str|Path)->float|None:
+    "The IsoScore that a multiple of the plain run's asks for; None where the target is a number or there is none."
+    if (times := multiple_of(config)) is None: return None
+    run = plain_of(config).id
+    plain = find_record(root, run)
+    if plain is None or plain.status != "done":
+        raise ValueError(f"`target` {config.target!r} is a multiple of the plain run's IsoScore, and {root} has no "
+                         f"finished record of that run ({run}): train it first, or give both to a sweep")
+    if (goal := times*plain.epochs[-1]["isoscore"]) >= 1:
+        raise ValueError(f"`target` {config.target!r} of the plain run's IsoScore is {goal:.3g}, and must be below 1")
+    return goal
+
 
 # %% ../../nbs/training/09_training.ipynb #87dd43fa
 def _fine_tuning_work()->Objective:
@@ -311,6 +327,7 @@ def open_session(config:Described, root:str|Path, folder:Path, remake:bool=False
                  work:Objective|None=None, **options)->Session:
     "A session, resumed from its checkpoint if it has one; what cannot be carried out is an error here."
     work = work or _fine_tuning_work()
+    if (goal := _goal(config, root)) is not None: options["goal"] = goal
     session = work.start(config, **options)
     session.work = work
     if save_model is not None:
