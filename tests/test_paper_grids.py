@@ -16,7 +16,7 @@ COUNTS = {    # models x tasks x methods and their options x five seeds
     "paper-isolayer": 2*3*4*5, "paper-istar": 3*9*(1 + 2 + 6*4 + 1)*5, "paper-istar-figure7": 3*6*5,
     "paper-istar-figure8": (12 + 12 + 6 + 3 + 3)*5, "paper-istar-tuning": 3*9*27*5, "paper-shrink": 2*2*(1 + 3)*5}
 ROWS = {    # what the rows of the tables need: the models, the tasks, and methods with an option that tells rows apart
-    "paper-istar": (three, glue, {("none", 0.), ("cosreg", 1.), *(("istar", lam) for lam in (-5., -3., -1., 1., 3., 5.))}),
+    "paper-istar": (three, glue, {("none", 0.), ("cosreg", 1.), *(("istar", float(lam)) for lam in range(-5, 6, 2))}),
     "paper-isolayer": ({"bert-base-cased", "roberta-large"}, {"rte", "mrpc", "cola"},
                        {("none", 0.), ("isolayer", 0.), ("isobn", 0.)}),
     "paper-shrink": ({"bert-base-uncased", "roberta-base"}, {"mrpc", "cola"}, {("none", 0.), ("entropy", 1.)})}
@@ -63,7 +63,8 @@ def test_a_selection_chooses_batch_size_and_epochs(tmp_path):
     found = select(spec, hold_out=0.25, root=tmp_path/"runs", checkpoints=tmp_path/"checkpoints", progress=False)
     [group], [record] = found.record["groups"], found.records
     usual = vars(RunConfig().complete)
-    tried = {tuple((usual | c["options"])[name] for name in ("batch_size", "epochs")): c["mean"] for c in group["candidates"]}
+    def setting(candidate): return tuple((usual | candidate["options"])[name] for name in ("batch_size", "epochs"))
+    tried = {setting(candidate): candidate["mean"] for candidate in group["candidates"]}
     assert tried.keys() == set(product((8, 16), (1, 2)))
     chosen = record.config["batch_size"], record.config["epochs"]
     assert tried[chosen] == max(tried.values()) and len(record.epochs) == chosen[1] + 1
