@@ -279,8 +279,9 @@ def show_plan(plan:Plan)->None:
 # %% ../../nbs/sweeps/00_grids.ipynb #6148be4b
 measured = ("id", "status", "metric", "score", "validation_rows", "collapsed", "seconds", "data_sha256", "error",
             "epoch", "isoscore", "isoscore_unbiased", "isoscore_unbiased_se", "measured_tokens", "sentences",
-            "estimator", "isoscore_layers", "mean_cosine", "two_nn_layers", "mean_activation", "cls_isoscore",
-            "cls_anisotropy_raw", "cls_anisotropy_centred", "cls_explained_variance")
+            "estimator", "isoscore_layers", "isoscore_star", "isoscore_star_layers", "mean_cosine", "two_nn_layers",
+            "mean_activation", "cls_isoscore", "cls_anisotropy_raw", "cls_anisotropy_centred", "cls_explained_variance",
+            "cls_explained_variance_raw")
 
 # %% ../../nbs/sweeps/00_grids.ipynb #0496034d
 def with_columns(

@@ -39,6 +39,7 @@ from .records import Recorded, RunRecord, find_record, keep_record, made_before,
 from .runs import Described, RunConfig, multiple_of, plain_of, run_file, task_of
 from .session import (Objective, Session, check_loss, clock, held, load_checkpoint, machine, optimize,
                                        own_random_states, recording_failure, save_checkpoint, step, written)
+from .stopping import restore_best, stop_early
 from ..base.states import HiddenStates, is_causal, layer_count
 from ..text.tasks import Task, load_task
 
@@ -133,9 +134,10 @@ def fine_tuning(
     aimed = replace(c, target=goal or c.target)
     if method.make and c.placebo != "twin": session.penalty = method.make(aimed, data.task.kind).to(session.device)
     if c.relative is not None: session.strength = RelativeStrength(c.relative)
+    if c.patience is not None: session.after = stop_early
     if c.gradient_checkpointing: _recompute_states(getattr(model, "encoder", model))
-    schedule, per_epoch = dict(linear="linear", constant="constant_with_warmup")[c.schedule], len(data.groups(0))
-    optimize(session, model, c.epochs*per_epoch, schedule, per_epoch)
+    schedule, per_epoch = dict(constant="constant_with_warmup").get(c.schedule, c.schedule), len(data.groups(0))
+    optimize(session, model, c.epochs*per_epoch, schedule, per_epoch, c.optimizer)
     if c.placebo is True: session.placebo = RandomDirection(session.model.parameters(), c.seed)
     if c.placebo == "twin": _add_twin(session, data_dir=data_dir, hub=hub, goal=goal)
     set_seed(c.seed, device_specific=True)  # different dropout on every process
@@ -284,6 +286,7 @@ def run_epochs(
         _run_epoch(session, folder, checkpoint_every)
         start = time.monotonic()
         session.epochs.append(session.work.evaluate(session))
+        if session.after is not None: session.after(session)
         note(session, session.epochs[-1])
         clock(session, start)
         save_checkpoint(session, folder)
@@ -293,8 +296,9 @@ def make_record(session:Session)->RunRecord:
     "The record of a finished session, after the second stage of a method that has one."
     rows, found, task = session.data, session.data.data, session.data.task
     if (finish := METHODS[session.config.method].finish) is not None:
-        start, second = time.monotonic(), finish(session)
-        session.epochs.append(evaluated(session) | second)
+        start, stopped = time.monotonic(), {} if session.best is None else restore_best(session)
+        second = finish(session)
+        session.epochs.append(evaluated(session) | stopped | second)
         clock(session, start)
     data = dict(source=found.source, sha256=found.sha256, model_sha256=session.origin["model"], note=found.note,
                 train=len(rows.train), validation=len(rows.validation))
