@@ -467,7 +467,8 @@ def _class_values(parts:Tensor)->dict[str,Jackknifed]: # (K, C+1, 6+d), as of `_
     "Variance between and within classes of groups, with errors by leaving out a group."
     parts = parts[parts[:, -1, 0] > 0]
     _check_groups(len(parts))
-    if (parts[:, :-1, 0].sum(0) > 0).sum() < 2: raise ValueError("`classes` must have at least two different, and has one")
+    if (parts[:, :-1, 0].sum(0) > 0).sum() < 2:
+        raise ValueError("`classes` must have at least two different, and has one")
     def values(parts):
         n, _, p2, squares, _, weighted = _merged_variances(parts)[:, :6].T
         halves, pairs = n*squares - weighted, n**2 - p2
