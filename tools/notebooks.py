@@ -43,7 +43,7 @@ def flagged(cell):
 
 
 class OneWay(OutputWidget):
-    "The place below a menu. What is shown there is not sent back to the kernel: the cell's end can be missed meanwhile."
+    "The place below a menu. What is shown there is not sent back to the kernel, or a cell's end can be missed."
     def sync_state(self): pass
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from .control_claims import declared, early, masked, padding, placebo, without_function
 from .evidence import Evidence, opened
-from ..report.figures import method_color, new_axes, signed
+from ..report.figures import method_color, new_axes, signed, style
 from .figure_claims import (istar_figure2, istar_figure3, istar_figure4, istar_figure5, istar_figure6,
                                           istar_figure7, istar_figure8)
 from .istar_claims import istar_table1, istar_table2
