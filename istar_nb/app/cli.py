@@ -215,7 +215,7 @@ def _meant_by_health(word:str, given:dict)->str:
     if meant == "embeddings": raise ValueError(f"{word} is a file of points: name it in the place of the model")
     return meant
 
-
+# %% ../../nbs/app/03_cli.ipynb #h3da5551
 def _meant_by_train(word:str, given:dict)->str:
     "The option of `istar train` that a word alone stands for."
     if word in TASKS: return "task"

@@ -273,7 +273,7 @@ def _of_task(task:str, data_dir:str|None, hub:bool, limit:int|None)->tuple[dict,
     if data.task.kind == "classification" and len(names) == 1: given["labels"] = [row["label"] for row in train]
     return given | dict(texts=[row[name] for row in train for name in names]), f"{task} (training rows)"
 
-
+# %% ../../nbs/app/02_measuring.ipynb #h3da5541
 def _of_texts(what:Examined)->tuple[dict,str]:
     "The arguments of `health` that a file or a task gives, and what its texts are called."
     from istar_nb.report.sources import text_source

@@ -22,14 +22,14 @@ except ImportError:    # before version 6, or not installed
                           "'istar_nb[sentence-transformers]'") from e
 
 # %% ../../nbs/embeddings/05_evaluator.ipynb #0b036330
-class IsotropyEvaluator(BaseEvaluator):
-    "Unbiased IsoScore and cosines of unrelated texts of a SentenceTransformer, each with its standard error."
+class _OfTexts(BaseEvaluator):
+    "An evaluator that embeds the same texts each time."
     def __init__(self,
-        texts:Iterable[str],       # at least 20 different ones, best unrelated
-        name:str="",               # of the texts, put before the name of each metric
-        batch_size:int=32,         # texts that are embedded together
+        texts:Iterable[str],          # at least 20 different ones, best unrelated
+        name:str="",                  # of the texts, put before the name of each metric
+        batch_size:int=32,            # texts that are embedded together
         show_progress_bar:bool=False, # while embedding
-        write_csv:bool=True,       # append the metrics to a csv file where a folder is given
+        write_csv:bool=True,          # append the metrics to a csv file where a folder is given
     ):
         super().__init__()
         if isinstance(texts, str): raise TypeError("`texts` must be a list of strings, not one")
@@ -43,6 +43,23 @@ class IsotropyEvaluator(BaseEvaluator):
         self.primary_metric, self.greater_is_better = "isoscore_unbiased", True
         self.csv_file = f"isotropy_evaluation{f'_{name}' if name else ''}_results.csv"
 
+    def _write(self, folder:str, row:dict)->None:
+        os.makedirs(folder, exist_ok=True)
+        path = os.path.join(folder, self.csv_file)
+        new = not os.path.isfile(path)
+        with open(path, "a", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            if new: writer.writerow(row)
+            writer.writerow(row.values())
+
+    @property
+    def description(self)->str: return "Isotropy"    # in the model card
+
+    def get_config_dict(self)->dict: return dict(texts=len(self.texts))
+
+# %% ../../nbs/embeddings/05_evaluator.ipynb #h3da5531
+class IsotropyEvaluator(_OfTexts):
+    "Unbiased IsoScore and cosines of unrelated texts of a SentenceTransformer, each with its standard error."
     def __call__(self,
         model:torch.nn.Module,      # a SentenceTransformer
         output_path:str|None=None,  # folder of the csv file
@@ -61,17 +78,3 @@ class IsotropyEvaluator(BaseEvaluator):
         metrics = self.prefix_name_to_metrics(metrics, self.name)
         self.store_metrics_in_model_card_data(model, metrics, epoch, steps)
         return metrics
-
-    def _write(self, folder:str, row:dict)->None:
-        os.makedirs(folder, exist_ok=True)
-        path = os.path.join(folder, self.csv_file)
-        new = not os.path.isfile(path)
-        with open(path, "a", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            if new: writer.writerow(row)
-            writer.writerow(row.values())
-
-    @property
-    def description(self)->str: return "Isotropy"    # in the model card
-
-    def get_config_dict(self)->dict: return dict(texts=len(self.texts))

@@ -70,7 +70,7 @@ def _coordinate_findings(x:Tensor)->list[dict]:
         _of_edge("largest coordinate's share of length", share, 10*even, "none dominates", f"{place} dominates",
                  f"an even share is {even:.4f}, and ten of these dominate; {named}")]
 
-
+# %% ../../nbs/embeddings/04_health.ipynb #h3da5501
 def _massive_finding(layers:dict[int,Massive])->list[dict]:
     "Massive activations in the layer that has most."
     from scipy.stats import binomtest
@@ -113,7 +113,7 @@ def _judgement(name:str, found:Judged, margin:float, first:bool)->dict:
     row |= {f"{name}_difference": found.difference, f"{name}_low": low, f"{name}_high": high}
     return finite(row) | {f"{name}_verdict": difference_verdict(found.interval, margin)}
 
-
+# %% ../../nbs/embeddings/04_health.ipynb #h3da5521
 def _variant_rows(x:Tensor, asked:Questions, dims:Sequence[int], k:int, margin:float, most:int=600)->list[dict]:
     "Every variant, judged on what it was not fitted to."
     x, held = x.numpy(), asked.held
@@ -150,7 +150,8 @@ def _answer(row:dict, name:str, first:dict)->str:
     word = (_changes if row["kind"] == "transform" else _savings).get(verdict, "not known")
     ends = " to ".join(signed(row[f"{name}_{end}"], "+.3f") for end in ("low", "high"))
     said = "" if word == verdict else f"{verdict}, "
-    return f"{word}: {_labelled[name]} {row[name]:.3f} in place of {first[name]:.3f} ({said}difference {ends})"
+    now, then = (signed(r[name], ".3f") for r in (row, first))
+    return f"{word}: {_labelled[name]} {now} in place of {then} ({said}difference {ends})"
 
 
 def _without_labels(row:dict)->str:
@@ -244,7 +245,7 @@ def plot_cuts(
     ax.legend()
     return ax
 
-
+# %% ../../nbs/embeddings/04_health.ipynb #h3da5511
 def plot_differences(
     rows:Sequence[dict], # of variants
     margin:float,        # what would not matter

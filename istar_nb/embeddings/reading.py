@@ -85,8 +85,8 @@ def _sentence_model(name:str, hub:bool)->object|None: # a SentenceTransformer; N
     try: from sentence_transformers import SentenceTransformer
     except ImportError: return None
     if not there:
-        from huggingface_hub import file_exists
-        if not file_exists(source, "modules.json"): return None
+        from transformers.utils import has_file
+        if not has_file(source, "modules.json"): return None
     with quiet(): return SentenceTransformer(source, local_files_only=not hub)
 
 
