@@ -242,7 +242,7 @@ def plot_cuts(
     sizes = sorted({r["dims"] for r in rows if r["kind"] in _lines})
     ax.set_xticks(sizes, map(str, sizes), minor=False)
     ax.minorticks_off()
-    ax.legend()
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)    # above, where no bar is
     return ax
 
 # %% ../../nbs/embeddings/04_health.ipynb #h3da5511
