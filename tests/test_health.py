@@ -71,12 +71,13 @@ def test_a_model_is_examined_on_a_table_with_classes_and_pairs(run):
 
 
 @pytest.mark.parametrize("words, message", [
-    ("health", "the following arguments"), ("health tiny-bert", "name the texts"), ("health vectors.npy texts.txt", "leave out the texts"),
+    ("health", "the following arguments"), ("health tiny-bert", "name the texts"),
+    ("health vectors.npy texts.txt", "leave out the texts"),
     ("health vectors.npy --pairs nothing.csv", "--pairs"), ("health vectors.npy --pairs texts.txt", "must be a table"),
     ("health vectors.npy --pair-columns a,b,c", "--pair-columns needs --pairs"), ("health vectors.npy --k 0", "--k"),
     ("health vectors.npy --margin 2", "--margin"), ("health vectors.npy --dims 24", "--dims"),
-     ("health vectors.npy --documents texts.txt", "--documents needs --relevant"),
-     ("health vectors.npy --tokens cls", "--tokens"),
+    ("health vectors.npy --documents texts.txt", "--documents needs --relevant"),
+    ("health vectors.npy --tokens cls", "--tokens"),
     ("health tiny-nothing texts.txt", "tiny-nothing"), ("health tiny-bert vectors.npy", "in the place of the model"),
     ("health tiny-bert few.txt", "at least 20 different"), ("health wrong.npy", "zero vector"),
     ("health vectors.npy --pairs far.csv", "number of a row")])
