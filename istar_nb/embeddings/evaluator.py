@@ -16,6 +16,7 @@ from .quality import shape_of
 
 try: from sentence_transformers.base.evaluation.evaluator import BaseEvaluator
 except ImportError:    # before version 6, or not installed
+    # pyrefly: ignore[missing-import]
     try: from sentence_transformers.evaluation import SentenceEvaluator as BaseEvaluator
     except ImportError as e:
         raise ImportError("IsotropyEvaluator needs sentence-transformers: pip install "
