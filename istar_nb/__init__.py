@@ -42,6 +42,8 @@ _public = {
     "report.figures": "comparison_figure",
     "report.comparing": "compare",
     "report.judging": "judge",
+    "embeddings.health": "health Health",
+    "embeddings.evaluator": "IsotropyEvaluator",
     "report.explorers": "explore_spectrum explore_batches explore_barcode",
     "report.statistics": "paired_differences sign_flip_test student_interval crossed_interval holm seeds_needed",
 }

@@ -69,6 +69,9 @@ from .report.audit import audit as audit
 from .report.figures import comparison_figure as comparison_figure
 from .report.comparing import compare as compare
 from .report.judging import judge as judge
+from .embeddings.health import health as health
+from .embeddings.health import Health as Health
+from .embeddings.evaluator import IsotropyEvaluator as IsotropyEvaluator
 from .report.explorers import explore_spectrum as explore_spectrum
 from .report.explorers import explore_batches as explore_batches
 from .report.explorers import explore_barcode as explore_barcode

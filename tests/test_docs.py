@@ -333,7 +333,8 @@ def test_the_markdown_of_the_site_has_relative_links_only(repo, tmp_path):
 
 
 def test_a_folder_opens_with_its_rooms_in_the_words_of_their_first_lines(site):
-    for folder in ("base", "geometry", "penalties", "text", "training", "sweeps", "report", "app", "study"):
+    for folder in ("base", "geometry", "penalties", "text", "training", "sweeps", "report", "embeddings", "app",
+                   "study"):
         made = (site/"explanation"/folder/"index.html").read_text(encoding="utf-8")
         page = BeautifulSoup(made, "html.parser").article
         first = [nbformat.read(path, 4).cells for path in sorted((ROOT/"nbs"/folder).glob("[0-9]*.ipynb"))]

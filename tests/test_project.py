@@ -15,7 +15,7 @@ from nbdev.export import nb_export
 
 root = Path(__file__).resolve().parents[1]
 # a folder may import what is in it at a smaller number, and the folders before it
-FOLDERS = ("base", "geometry", "penalties", "text", "training", "sweeps", "report", "app", "study")
+FOLDERS = ("base", "geometry", "penalties", "text", "training", "sweeps", "report", "embeddings", "app", "study")
 numbered = sorted(path for folder in FOLDERS for path in (root/"nbs"/folder).glob("[0-9]*.ipynb"))
 notebooks = {f"{path.parent.name}.{re.sub(r'^[0-9]+_', '', path.stem)}": path for path in numbered}
 modules = {".".join(p.relative_to(root/"istar_nb").with_suffix("").parts): p

@@ -203,6 +203,15 @@ def provide():
         for part in (encoder.model, encoder.tokenizer): part.save_pretrained(f"training/checkpoint-{step}")
 
 
+def provide_labels():
+    "What the examples of `health` name: pairs of texts and of rows with a score, and what is relevant to a row."
+    pairs = pd.DataFrame([(i, i + 1, i % 3) for i in range(0, 20, 2)], columns=["first", "second", "score"])
+    pairs.to_csv("rows.csv", index=False)
+    texts = {name: pairs[name].map(SENTENCES.__getitem__) for name in ("first", "second")}
+    pairs.assign(**texts).to_csv("pairs.csv", index=False)
+    pairs[["first", "second"]].to_csv("found.csv", index=False)
+
+
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_examples_in_the_help_work(example, run):
     "They are read in full; what takes long is carried out with a small model."
@@ -214,6 +223,9 @@ def test_examples_in_the_help_work(example, run):
         root = ["--root", "demo/records"] if "demo/records" in words else []
         assert run("train", "run.yaml", "--method", "istar", "--lam", "1", "--no-progress", *root)[0] == 0
     if name in ("judge", "compare"): provide()
+    if name == "health":
+        provide_labels()
+        words = ["tiny-bert" if word == "minilm" else word for word in words]
     cli._read(name, words)
     if "cola" in words: return    # its data are not here
     if "processes" in words: words = words[:-2]    # `test_sweeps` has them

@@ -17,7 +17,7 @@ import istar_nb
 from .arguments import Condition, Parser, _sections, add_command, carry_out, options_of
 from .commands import (check_file, check_place, check_store, demo_command, from_file, pretrain_command,
                                    say_collapsed, say_failures, sweep_command, train_command)
-from .measuring import compare_command, measure_command
+from .measuring import compare_command, health_command, measure_command
 from ..base.files import local_path, write_file
 from ..base.names import near
 from ..base.programs import Lasting, collect_rarely
@@ -154,21 +154,24 @@ def tasks_command()->None:
     terminal().print(table)
 
 # %% ../../nbs/app/03_cli.ipynb #5ada4ed6
-commands = dict(demo=demo_command, measure=measure_command, compare=compare_command, train=train_command,
-                sweep=sweep_command, pretrain=pretrain_command, runs=runs_command, judge=judge_command,
-                tasks=tasks_command)
+commands = dict(demo=demo_command, measure=measure_command, compare=compare_command, health=health_command,
+                train=train_command, sweep=sweep_command, pretrain=pretrain_command, runs=runs_command,
+                judge=judge_command, tasks=tasks_command)
 
 # %% ../../nbs/app/03_cli.ipynb #9c1eb4e3
 _run_groups = dict(task="data", model="model, method and strength", zeta="the penalty in detail",
                    depth="methods with modules or a head", epochs="training")
 _groups = dict(demo=dict(out="the demo") | _run_groups, tasks={}, runs=dict(root="runs", every_epoch="the table"),
                compare=dict(a="what is compared", tokens="how it is measured", out="report, progress and data"),
+               health=dict(model="what is examined", pairs="labels that judge it", dims="how it is examined",
+                           out="report, progress and data"),
                judge=dict(runs="runs", baseline="what is compared", export="files"),
                measure=dict(text="what is measured", model="how it is measured", out="report, progress and data"),
                train=_run_groups | dict(root="places and progress", config="the command"),
                sweep=dict(root="places and progress", executor="runs and where they are carried out"),
                pretrain=dict(root="places and progress", models="models"))
-_alone = dict(measure="[FILE, FOLDER or TASK]", compare="A B [FILE, FOLDER or TASK]", train="[TASK or FILE]",
+_alone = dict(measure="[FILE, FOLDER or TASK]", compare="A B [FILE, FOLDER or TASK]",
+              health="MODEL [FILE, FOLDER or TASK]", train="[TASK or FILE]",
               demo="[TASK]", runs="[STORE]", judge="[STORE or TABLE]", sweep="GRID", pretrain="GRID", tasks="")
 
 def _parsers()->tuple[Parser,dict[str,Parser]]: # of the whole line; of each command
@@ -206,6 +209,13 @@ def _meant_by_compare(word:str, given:dict)->str:
     return meant
 
 
+def _meant_by_health(word:str, given:dict)->str:
+    "The option of `istar health` that the word after the model stands for."
+    meant = _meant_by_measure(word, given, "")
+    if meant == "embeddings": raise ValueError(f"{word} is a file of points: name it in the place of the model")
+    return meant
+
+# %% ../../nbs/app/03_cli.ipynb #h3da5551
 def _meant_by_train(word:str, given:dict)->str:
     "The option of `istar train` that a word alone stands for."
     if word in TASKS: return "task"
@@ -216,7 +226,7 @@ def _meant_by_train(word:str, given:dict)->str:
 
 
 _meant:dict[str,Callable[[str,dict],str]] = dict(
-    measure=_meant_by_measure, compare=_meant_by_compare, train=_meant_by_train,
+    measure=_meant_by_measure, compare=_meant_by_compare, health=_meant_by_health, train=_meant_by_train,
     demo=lambda word, given: "task", runs=lambda word, given: "root", judge=lambda word, given: "runs")
 
 # %% ../../nbs/app/03_cli.ipynb #2702b7d2

@@ -1,0 +1,109 @@
+"Fit for retrieval? The command on files, models and labels, and verdicts that more texts cannot turn."
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from istar_nb.app.cli import main
+from istar_nb.embeddings.health import health
+from istar_nb.text.tasks import load_task
+
+ROWS = load_task("stdlib-docs").train[::20][:120]
+TEXTS = [row["sentence"] for row in ROWS]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    "The command in an empty folder: its exit code, and what it says."
+    monkeypatch.chdir(tmp_path)
+
+    def carried_out(*words):
+        code = 0
+        try: main([*words, "--no-progress"])
+        except SystemExit as e: code = e.code
+        found = capsys.readouterr()
+        return code, found.out + found.err
+    return carried_out
+
+
+def clustered(n, seed=0):
+    "Vectors of `n` texts in twenty directions that all models of this kind share."
+    rng = np.random.default_rng(seed)
+    return (np.random.default_rng(7).normal(size=(20, 24))[rng.integers(20, size=n)]
+            + 0.8*rng.normal(size=(n, 24))).astype("float32")
+
+
+def write_tables(vectors):
+    "Vectors, pairs of rows with scores, and queries with relevant rows, as files of the working folder."
+    unit = vectors/np.linalg.norm(vectors, axis=1, keepdims=True)
+    np.save("vectors.npy", vectors)
+    pairs = [(i, i + 1, float(unit[i] @ unit[i + 1])) for i in range(0, 80, 2)]
+    pd.DataFrame(pairs, columns=["first", "second", "score"]).to_csv("pairs.csv", index=False)
+    found = [(i, int((unit[i] @ unit[:120].T - 2*(np.arange(120) == i)).argmax())) for i in range(0, 60, 2)]
+    pd.DataFrame(found, columns=["query", "document"]).to_csv("found.csv", index=False)
+
+
+def test_a_file_of_vectors_is_judged_by_pairs_and_by_relevance(run):
+    write_tables(clustered(400))
+    code, said = run("health", "vectors.npy", "--pairs", "pairs.csv", "--relevant", "found.csv", "--dims", "12")
+    assert code == 0 and "Store int8?" in said and "health/health.html" in said.replace("\\", "/")
+    with open("health/health.json", encoding="utf-8") as file: found = json.load(file)
+    rows = {row["name"]: row for row in found["variants"]}
+    assert rows["as they are"]["spearman"] > 0.999 and rows["as they are"]["recall"] > 0.9
+    assert rows["int8"]["bytes"] == 24 and rows["int8"]["spearman"] < 1    # codes also centre coordinates
+    assert rows["first 12"]["spearman_verdict"] == "worse" and "worse" in found["answers"]["Cut to 12 dimensions?"]
+    assert all(set(finding) == {"name", "value", "value_se", "verdict", "note"} for finding in found["findings"])
+
+
+def test_a_model_is_examined_on_a_table_with_classes_and_pairs(run):
+    pd.DataFrame(dict(text=TEXTS, topic=[row["label"] % 2 for row in ROWS])).to_csv("texts.csv", index=False)
+    others = [row["sentence"] for row in load_task("stdlib-docs").validation[:40]]
+    pd.DataFrame(dict(a=others[::2], b=others[1::2], score=range(20))).to_csv("pairs.csv", index=False)
+    words = ["health", "tiny-bert", "texts.csv", "--column", "text", "--label", "topic", "--pairs", "pairs.csv"]
+    code, said = run(*words, "--tokens", "mean")
+    assert code == 0 and "IsoScore within classes" in said and "massive activations" in said
+    assert "20 labelled pairs" in " ".join(said.split()) and "text of texts.csv" in " ".join(said.split())
+    again, more = run(*words, "--pair-columns", "a,b,nothing")
+    assert again == 2 and "no column 'nothing'" in more
+
+
+@pytest.mark.parametrize("words, message", [
+    ("health", "the following arguments"), ("health tiny-bert", "name the texts"),
+    ("health vectors.npy texts.txt", "leave out the texts"),
+    ("health vectors.npy --pairs nothing.csv", "--pairs"), ("health vectors.npy --pairs texts.txt", "must be a table"),
+    ("health vectors.npy --pair-columns a,b,c", "--pair-columns needs --pairs"), ("health vectors.npy --k 0", "--k"),
+    ("health vectors.npy --margin 2", "--margin"), ("health vectors.npy --dims 24", "--dims"),
+    ("health vectors.npy --documents texts.txt", "--documents needs --relevant"),
+    ("health vectors.npy --tokens cls", "--tokens"),
+    ("health tiny-nothing texts.txt", "tiny-nothing"), ("health tiny-bert vectors.npy", "in the place of the model"),
+    ("health tiny-bert few.txt", "at least 20 different"), ("health wrong.npy", "zero vector"),
+    ("health vectors.npy --pairs far.csv", "number of a row")])
+def test_what_cannot_be_examined_is_refused_by_name(words, message, run):
+    vectors = clustered(60)
+    np.save("vectors.npy", vectors)
+    np.save("wrong.npy", vectors*(np.arange(60) > 0)[:, None])
+    pd.DataFrame([(0, 900, 1.)]*12, columns=["a", "b", "c"]).to_csv("far.csv", index=False)
+    for name, texts in (("texts.txt", TEXTS), ("few.txt", TEXTS[:5])):
+        with open(name, "w", encoding="utf-8") as file: file.write("\n".join(texts))
+    code, said = run(*words.split())
+    assert code == 2 and message in said and "Traceback" not in said
+
+
+def test_no_verdict_is_turned_by_the_number_of_texts():
+    "A verdict may become known with more texts. It is never replaced by another one."
+    seen = {}
+    for n in (64, 512, 4096):
+        for finding in health(clustered(n, seed=n), dims=[12]).findings:
+            seen.setdefault(finding["name"], []).append(finding["verdict"])
+    for name, verdicts in seen.items(): assert len({*verdicts} - {"not known"}) <= 1, (name, verdicts)
+    assert seen["IsoScore, unbiased"][-1] == "not collapsed" and seen["evenness of variances"][-1] == "even"
+
+
+def test_the_package_imports_without_sentence_transformers_and_says_what_its_evaluator_needs():
+    code = ("import sys; sys.modules['sentence_transformers'] = None\nimport istar_nb as inb\n"
+            "try: inb.IsotropyEvaluator\nexcept ImportError as e: print(e)\nprint(inb.health.__name__)")
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True).stdout
+    assert "needs sentence-transformers: pip install" in said and said.strip().endswith("health")
