@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['states_of', 'model_states', 'collect_reference', 'ReferenceCallback', 'IsotropyTrainerMixin', 'IsotropyCallback',
-           'joined', 'IsotropyLoss']
+           'joined', 'IsotropyLoss', 'WholeUpdateMixin']
 
 # %% ../../nbs/penalties/04_integrations.ipynb #fa93d71e
 import warnings
@@ -431,14 +431,43 @@ class IsotropyLoss(nn.Module):
     )->dict[str,Tensor]|Tensor:                       # in training `task_loss` and λ times `penalty`; else the loss
         "Both parts of the training loss; the Trainer adds them."
         if not self.model.training: return self.loss(sentence_features, labels)
+        loss, states = self.watch(sentence_features, labels)
+        penalty = self.regularizer(states, labels)
+        return {**(loss if isinstance(loss, dict) else dict(task_loss=loss)), "penalty": self.lam*penalty}
+
+    def watch(self, sentence_features:Iterable[dict[str,Tensor]], labels:Tensor|None)->tuple[Any,HiddenStates]:
+        "The inner loss, and the states that the model had for it."
         with self.watched[self.on](self.model) as seen: loss = self.loss(sentence_features, labels)
         widest = max((part.layers[-1].shape[-1] for part in seen), default=0)    # nested losses also see truncated ones
-        whole = [part for part in seen if part.layers[-1].shape[-1] == widest]
-        penalty = self.regularizer(joined(whole), labels)
-        return {**(loss if isinstance(loss, dict) else dict(task_loss=loss)), "penalty": self.lam*penalty}
+        return loss, joined([part for part in seen if part.layers[-1].shape[-1] == widest])
+
+    def prepare(self, batches:Iterable[tuple[Iterable[dict[str,Tensor]],Tensor|None]])->None:
+        "Show the micro-batches of an update to a penalty that takes them as one batch; the random state stays."
+        def seen(features, labels):
+            with torch.no_grad(): return self.watch([dict(column) for column in features], labels)[1], labels
+        with same_random_state(): self.regularizer.prepare(seen(*batch) for batch in batches)
 
     def states(self, model:nn.Module, batch:dict)->HiddenStates:
         "The states of a batch of the Trainer's data loader, as the penalty will see them: for `ReferenceCallback`."
         with self.watched[self.on](model) as seen:
             for features in _columns_of(batch): model(features)
         return joined(seen)
+
+# %% ../../nbs/penalties/04_integrations.ipynb #9i510002
+class WholeUpdateMixin:
+    "Shows an `IsotropyLoss` a whole update: `class MyTrainer(WholeUpdateMixin, SentenceTransformerTrainer)`."
+    micro_batches:Sequence[dict] = ()   # of the update that begins
+
+    def get_batch_samples(self, *args, **kwargs)->tuple[list,Tensor|int|None]:
+        "The micro-batches of an update, which are kept until its first loss."
+        batches, items = super().get_batch_samples(*args, **kwargs)
+        self.micro_batches = list(batches)
+        return batches, items
+
+    def compute_loss(self, model:nn.Module, inputs:dict, *args, **kwargs)->Tensor|tuple[Tensor,Any]:
+        "As the Trainer's; before the first loss of an update its penalty sees all micro-batches."
+        batches, self.micro_batches, loss = self.micro_batches, (), self.loss
+        if (model.training and len(batches) > 1 and isinstance(loss, IsotropyLoss) and loss.regularizer.needs_update):
+            shown = (self.collect_features(self._prepare_inputs(batch)) for batch in batches)
+            with self.compute_loss_context_manager(): loss.prepare(shown)
+        return super().compute_loss(model, inputs, *args, **kwargs)
