@@ -15,6 +15,7 @@ import pytest
 import torch
 from simulated import Accelerator
 
+import istar_nb as inb
 from istar_nb.text import encoders, tasks
 from istar_nb.report import model_measures, sources
 from istar_nb.training import training
@@ -155,6 +156,46 @@ def test_options_of_models_are_refused_for_embeddings(words, run):
     np.save("cloud.npy", np.eye(8))
     code, said = run("measure", "--embeddings", "cloud.npy", *words)
     assert code == 2 and f"{words[0]} " in said and "no meaning with --embeddings" in said
+
+
+def test_isoscore_star_is_shown_beside_isoscore(run, measure):
+    "With texts, with a column of a table, and with points; the plain scores stay as they are."
+    texts, others = SENTENCES[:8], SENTENCES[8:40]
+    Path("texts.txt").write_text("\n".join(texts), encoding="utf-8")
+    Path("others.txt").write_text("\n".join(others), encoding="utf-8")
+    plain = measure("--text", "texts.txt")["measures"]["tiny-bert"]
+    found = measure("--text", "texts.txt", "--zeta", 0.3, "--reference", "others.txt")
+    assert found["source"].endswith("IsoScore* with ζ = 0.3")
+    layers = found["measures"]["tiny-bert"]
+    for name, summary in layers.items():
+        assert {k: v for k, v in summary.items() if k != "isoscore_star"} == plain[name] and "isoscore_star" in summary
+    torch.manual_seed(0)
+    assert inb.measure("tiny-bert", texts, zeta=0.3, reference=others).measures["tiny-bert"] == layers
+    for name, part in dict(texts=texts, others=others).items():
+        pd.DataFrame(dict(said=part)).to_csv(f"{name}.csv", index=False)
+    for reference in ("others.csv", "others.txt"):
+        words = "--text", "texts.csv", "--column", "said", "--zeta", 0.3, "--reference", reference
+        assert measure(*words)["measures"]["tiny-bert"] == layers
+    x = np.random.default_rng(0).normal(size=(60, 4))*[3, 1, 1, 1]
+    np.save("x.npy", x[:20])
+    np.save("rest.npy", x[20:])
+    code, said = run("measure", "x.npy", "--zeta", 0.3, "--reference", "rest.npy")
+    direct = inb.isoscore_star(x[:20], torch.from_numpy(np.cov(x[20:].T)), 0.3).item()
+    assert code == 0 and "IsoScore*" in said and f"{direct:.3f}" in said and "with the ζ named above" in Path(
+        "isotropy/isotropy.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("words, message", [
+    (["--zeta", 0.2], "--zeta needs --reference"), (["--reference", "texts.txt"], "no meaning without --zeta"),
+    (["--zeta", 2, "--reference", "texts.txt"], "--zeta must be between 0 and 1"),
+    (["--zeta", 0.2, "--reference", "text.txt"], "--reference: there is no file or folder text.txt (did you"),
+    (["--zeta", 0.2, "--reference", "empty.txt"], "--reference empty.txt has no text"),
+    (["--zeta", 0.2, "--reference", "texts.txt", "--tokens", "audit"], "no meaning with --tokens audit")])
+def test_a_reference_that_does_not_fit_is_refused(words, message, run):
+    Path("texts.txt").write_text("One.\nTwo.", encoding="utf-8")
+    Path("empty.txt").write_text("", encoding="utf-8")
+    code, said = run("measure", "--model", "tiny-bert", "--text", "texts.txt", "--no-progress", *words)
+    assert code == 2 and message in said and not Path("isotropy").exists()
 
 
 def test_embeddings_that_cannot_be_measured_are_named(run):

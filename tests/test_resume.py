@@ -113,14 +113,17 @@ kinds = [dict(**local, lam=1, refresh="start"), dict(**local, lam=1, refresh="av
          dict(**local, relative=0.5, per_layer=True, accumulate=2),
          dict(method="istar", relative=0.5, refresh="average", max_points=40), dict(method="entropy", accumulate=2),
          dict(method="isobn"), dict(**local, relative=0.5, accumulate=2, placebo="twin"),
-         dict(method="cosreg", lam_start=0.5, lam_ramp=1.)]
+         dict(method="cosreg", lam_start=0.5, lam_ramp=1.),
+         dict(method="entropy", selection="released", noise=0.05, maxdim=1, schedule="cosine"),
+         dict(optimizer="adam", schedule="cosine", warmup=0.3),
+         dict(method="isolayer", patience=2, epochs=4, stage_epochs=4, alpha=0.3, depth=2, activation="tanh")]
 
 
 def broken_and_whole(rank, model, data, folder):
     "For every kind of run: is a resumed one equal to an unbroken one?"
     equal = []
     for i, kind in enumerate(kinds):
-        config = RunConfig(model=model, **toy, **kind)
+        config = RunConfig(model=model, **toy | kind)
         unplugged_after(12//config.accumulate - 1, config, f"{folder}/broken {i}", data)
         equal.append(go_on(config, f"{folder}/broken {i}", data).same
                      == go_on(config, f"{folder}/whole {i}", data).same)
@@ -134,6 +137,21 @@ def test_every_kind_of_run_is_resumed(tmp_path, processes):
     results = ([broken_and_whole(0, *args)] if processes == 1
                else on_two(broken_and_whole, *args, folder=tmp_path, connected=False))
     for equal in results: assert equal == [True]*len(kinds)
+
+
+def test_killed_in_the_second_stage_of_a_run_that_ended_early(tmp_path, monkeypatch):
+    "Nothing is trained again, and the layer is put on the weights of the best epoch."
+    config = RunConfig(model=str(write_model(tmp_path/"model")), method="isolayer", patience=1, stage_epochs=4,
+                       **toy | dict(epochs=8, lr=1e-2))
+    data = write_task(tmp_path/"data")
+    whole = go_on(config, tmp_path/"whole", data)
+    assert whole.epochs[-1]["kept_epoch"] < whole.epochs[-1]["epoch"] < config.epochs
+    def unplugged(session): raise Unplugged
+    with monkeypatch.context() as m:
+        m.setattr(training, "make_record", unplugged)
+        with pytest.raises(Unplugged): go_on(config, tmp_path/"broken", data)
+    monkeypatch.setattr(training, "update", None)
+    assert go_on(config, tmp_path/"broken", data).same == whole.same
 
 
 @pytest.mark.parametrize("name", ["session.safetensors", "session.json", "rank-0.safetensors"])

@@ -41,7 +41,8 @@ def value_and_gradient(states, labels, micro=1, **options):
 
 
 cases = [(first, micro, options) for first in (25, 40, 47, 50) for micro in (1, 3)
-         for options in (dict(), dict(selection="none", normalize=True), dict(selection="released", by_class=False))]
+         for options in (dict(), dict(selection="none", normalize=True), dict(selection="released", by_class=False),
+                         dict(selection="released", noise=0.5, maxdim=1))]
 
 
 def penalties(rank):
@@ -163,7 +164,8 @@ def test_neighbours_and_trees_on_an_accelerator(float64):
 
 
 @pytest.mark.parametrize("options",
-                         (dict(), dict(selection="released", normalize=True), dict(selection="none", by_class=False)))
+                         (dict(), dict(selection="released", normalize=True), dict(selection="none", by_class=False),
+                          dict(selection="released", noise=0.05)))
 @pytest.mark.parametrize("micro", (1, 2))
 def test_the_entropy_penalty_makes_the_host_wait_twice_at_most(options, micro):
     x, labels = torch.randn(64, 1, 16, generator=torch.Generator().manual_seed(0)), torch.arange(64) % 7

@@ -13,6 +13,7 @@ import torch
 import istar_nb
 import istar_nb.training.training as training
 from istar_nb.text.encoders import forward_with_states, load_encoder
+from istar_nb.sweeps.grids import load_records
 from istar_nb.training.runs import RunConfig
 from istar_nb.text.task_scores import one_answer
 from istar_nb.training.training import add_gradients, evaluate, fine_tuning, train
@@ -56,6 +57,27 @@ def test_squad(data_dir, tmp_path, monkeypatch):
     few_validation_rows(monkeypatch)
     record = run(replace(config, task="squad", limit=32, max_length=128), data_dir, tmp_path)
     assert record.metric == "f1" and 0 <= record.score <= 1 and "exact_match" in record.epochs[-1]
+
+
+def test_a_run_with_a_reference_records_isoscore_star(tmp_path):
+    "After every epoch, with its ζ and Σ_S; not before training, nor where there is no Σ_S or no single ζ."
+    base = replace(config, task="stdlib-docs", epochs=2, limit=64)
+    kinds = dict(istar=dict(zeta=0.4), reference=dict(zeta=1.), layer=dict(per_layer=True, layers=(2,)),
+                 auto=dict(zeta="auto"), unshrunk=dict(zeta=0.), none=dict(method="none", lam=0.))
+    runs = {name: run(replace(base, **options), None, tmp_path) for name, options in kinds.items()}
+    names = {"isoscore_star", "isoscore_star_layers"}
+    for name, record in runs.items():
+        first, *later = [names & epoch.keys() for epoch in record.epochs]
+        assert not first and later == [names if name in ("istar", "reference", "layer") else set()]*2
+        assert all(len(epoch["cls_explained_variance_raw"]) == 20 for epoch in record.epochs)
+    for epoch in runs["istar"].epochs[1:]:
+        assert len(epoch["isoscore_star_layers"]) == 3 and epoch["isoscore_star"] != epoch["isoscore"]
+    for epoch in runs["reference"].epochs[1:]: assert {*epoch["isoscore_star_layers"]} == {epoch["isoscore_star"]}
+    end = runs["layer"].epochs[-1]
+    assert end["isoscore_star"] is None and [v is None for v in end["isoscore_star_layers"]] == [True, True, False]
+    table = load_records(tmp_path).set_index("id")
+    assert table.isoscore_star[runs["istar"].id] == runs["istar"].epochs[-1]["isoscore_star"]
+    assert pd.isna(table.isoscore_star[runs["none"].id]) and pd.isna(table.isoscore_star_layers[runs["auto"].id])
 
 
 @pytest.mark.parametrize("family", ["bert", "albert", "distilbert", "roberta", "gpt2"])

@@ -15,6 +15,25 @@ from .commands import check_file, check_place, check_positive, check_task, kept
 from ..base.files import local_path
 from ..base.progress import waiting
 
+# %% ../../nbs/app/02_measuring.ipynb #ca64fbd6
+def _check_shrinkage(zeta:float, reference:Path|None, tokens:str)->None:
+    "An error for a ζ and a reference that do not go together."
+    if not 0 <= zeta <= 1: raise ValueError(f"--zeta must be between 0 and 1, not {zeta}")
+    if zeta and reference is None:
+        raise ValueError("--zeta needs --reference: other texts, or points, whose covariance is shrunk to")
+    if reference is not None and not zeta: raise ValueError("--reference has no meaning without --zeta")
+    if zeta and tokens == "audit":
+        raise ValueError("--zeta has no meaning with --tokens audit, which compares text and padding")
+
+# %% ../../nbs/app/02_measuring.ipynb #645db8da
+def _check_reads_no_text(what:"Measured")->None:
+    "An error for an option that only a model has."
+    of_models = ("model", "tokens", "layers", "batch_tokens", "max_length", "limit")
+    for name in of_models:
+        if getattr(what, name) != getattr(type(what), name):
+            option = name.replace("_", "-")
+            raise ValueError(f"--{option} says how a model reads texts, and has no meaning with --embeddings")
+
 # %% ../../nbs/app/02_measuring.ipynb #f3b19165
 @dataclass(frozen=True)
 class Measured:
@@ -30,6 +49,8 @@ class Measured:
     layers: tuple[int, ...] | None = None  # layer numbers, where 0 is the embeddings; default: all
     batch_tokens: int = 8192        # tokens in a batch
     max_length: int = 256           # tokens kept of a text
+    zeta: float = 0.0               # shrinkage in [0, 1] of IsoScore*, which is shown beside IsoScore if it is above 0
+    reference: Path | None = None   # other texts, as for --text, or points, whose covariance --zeta shrinks to
     out: Path = Path("isotropy")    # folder for the report, as HTML and JSON; an earlier report gets a number
     progress: bool = True           # show a progress bar
     data_dir: str | None = None     # folder with the tasks' files; default: the variable ISTAR_DATA
@@ -43,15 +64,24 @@ class Measured:
         if len(given) > 1: raise ValueError(f"--{given[0]} and --{given[1]} are given: name one of them")
         if self.column is not None and self.text is None:
             raise ValueError("--column needs a table: name one with --text")
-        of_models = ("model", "tokens", "layers", "batch_tokens", "max_length", "limit")
-        changed = [name for name in of_models if getattr(self, name) != getattr(type(self), name)]
-        if self.embeddings is not None and changed:
-            option = changed[0].replace("_", "-")
-            raise ValueError(f"--{option} says how a model reads texts, and has no meaning with --embeddings")
+        if self.embeddings is not None: _check_reads_no_text(self)
         check_positive(limit=self.limit, batch_tokens=self.batch_tokens, max_length=self.max_length)
         if str(self.text) != "-": check_file("--text", self.text)
         check_file("--embeddings", self.embeddings)
+        check_file("--reference", self.reference)
+        _check_shrinkage(self.zeta, self.reference, self.tokens)
         if self.task is not None: check_task(self.task)
+
+# %% ../../nbs/app/02_measuring.ipynb #2132feb3
+def _reference_texts(what:Measured)->object:
+    "A function that starts reading the texts of the reference; None without one."
+    from istar_nb.report.sources import text_source
+    from istar_nb.text.frames import file_format
+    if what.reference is None: return None
+    path = local_path(what.reference)
+    column = what.column if path.is_dir() or file_format(path) else None    # a file of lines has none
+    try: return text_source(None, path, what.data_dir, what.hub, None, column=column)[0]
+    except ValueError as e: raise ValueError(str(e).replace("--text", "--reference")) from None
 
 # %% ../../nbs/app/02_measuring.ipynb #61c0a11e
 def _holds(file:Path, found:object)->bool:
@@ -68,7 +98,7 @@ def _report(found:object, place:Path)->None:
     print(f"report: {page}\nvalues: {values}")
     if earlier: print(earlier)
 
-# %% ../../nbs/app/02_measuring.ipynb #9b548e03
+# %% ../../nbs/app/02_measuring.ipynb #a0d17ed0
 def _audited(what:Measured, texts:object, layers:object, source:str)->object:
     "The audit of a model, whose texts come from somewhere."
     from istar_nb.report.audit import audit
@@ -77,7 +107,7 @@ def _audited(what:Measured, texts:object, layers:object, source:str)->object:
     found = audit(what.model, texts, layers, what.hub, max_length=what.max_length, progress=what.progress)
     return replace(found, source=found.source.replace(" texts in", f" texts of {source} in", 1))
 
-
+# %% ../../nbs/app/02_measuring.ipynb #9b548e03
 def measure_command(
     what: Measured,
 )->None:
@@ -90,6 +120,7 @@ def measure_command(
         istar measure vectors.npy
         istar measure stdlib-docs --limit 300 --tokens mean
         istar measure stdlib-docs --limit 300 --tokens audit
+        istar measure stdlib-docs --limit 30 --zeta 0.2 --reference sentences.txt
     """
     out = check_place("--out", local_path(what.out))
     with waiting("starting", what.progress):
@@ -97,15 +128,18 @@ def measure_command(
         from istar_nb.report.model_measures import measure_clouds, measure_models
         from istar_nb.report.sources import text_source
         from istar_nb.training.records import environment
-    if what.embeddings: found, source = measure_clouds([str(what.embeddings)]), "points of a file"
+    said = f", IsoScore* with ζ = {what.zeta:g}"*(what.zeta > 0)
+    if what.embeddings:
+        reference = None if what.reference is None else str(what.reference)
+        found, source = measure_clouds([str(what.embeddings)], None, None, what.zeta, reference), "points of a file"
     else:
         texts, source = text_source(what.task, what.text, what.data_dir, what.hub, what.limit, column=what.column)
         layers = "all" if what.layers is None else what.layers
         if what.tokens == "audit": return _report(_audited(what, texts(), layers, source), out/"isotropy")
         found, n = measure_models([what.model], texts, what.hub, what.tokens, layers, what.batch_tokens,
-                                  what.max_length, what.progress)
+                                  what.max_length, what.progress, None, what.zeta, _reference_texts(what))
         source = f"{n:,} text{'s'*(n != 1)} of {source}, tokens: {what.tokens}"
-    isotropy = Isotropy(source, what.tokens, found, environment())
+    isotropy = Isotropy(source + said, what.tokens, found, environment())
     _report(isotropy, out/"isotropy")
 
 # %% ../../nbs/app/02_measuring.ipynb #5a271b59

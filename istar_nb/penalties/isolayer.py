@@ -63,15 +63,17 @@ def isotropy_loss(
 
 # %% ../../nbs/penalties/03_isolayer.ipynb #11bfade8
 class JointLoss(nn.Module):
-    "The mean of two losses, each divided by a moving average of itself (Section 3.3)."
+    "The weighted mean of two losses, each divided by a moving average of itself (Section 3.3)."
     def __init__(self,
         smoothing:float=0.15,   # s in (0, 1)
         scope:str="global",     # "global": averages are over all processes; "local": each its own
+        alpha:float=0.5,        # α in [0, 1], the weight of the task loss; that of the isotropy loss is 1-α
     ):
         super().__init__()
         if not 0 < smoothing < 1:
             raise ValueError(f"`smoothing` must be greater than 0 and less than 1, not {smoothing}")
-        self.smoothing, self.scope = smoothing, check_scope(scope)
+        if not 0 <= alpha <= 1: raise ValueError(f"`alpha` must be between 0 and 1, not {alpha}")
+        self.smoothing, self.scope, self.alpha = smoothing, check_scope(scope), alpha
         self.register_buffer("means", torch.zeros(2, dtype=torch.float32))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
         self.begun = False   # whether the averages are known to be positive, which then need not be looked at again
@@ -86,7 +88,8 @@ class JointLoss(nn.Module):
         means = torch.where(self.count == 0, values, self.means.float())
         if not self.begun and not (means > 0).all():
             raise ValueError(f"the first losses must be positive, and are {means.tolist()}")
-        joint = (losses*(means.mean()/means)).mean()
+        task, isotropy = losses*(means.mean()/means)
+        joint = self.alpha*task + (1-self.alpha)*isotropy
         if self.training:
             weight = self.smoothing/(1 + self.count)
             values = torch.where(values.isfinite(), values, means)    # one overflow must not stay for ever

@@ -117,8 +117,10 @@ def _train_epoch(
     return dict(zip(("task_loss", "isotropy_loss", "loss"), torch.stack(logs).mean(0).tolist()))
 
 # %% ../../nbs/penalties/07_second_stage.ipynb #67aa93c3
-def _check_stage(model:ClsModel, train:Features, held_out:Features, keep:str, loss:str)->None:
+def _check_stage(model:ClsModel, train:Features, held_out:Features, keep:str, loss:str, **above_zero:float)->None:
     "An error if the second stage cannot begin."
+    for name, value in above_zero.items():
+        if not value > 0: raise ValueError(f"`{name}` must be above 0, not {value}")
     if keep not in KEEP: raise ValueError(f"`keep` must be one of {KEEP}, not {keep!r}")
     if loss not in LOSSES: raise ValueError(f"`loss` must be one of {LOSSES}, not {loss!r}")
     if model.transform is not None: raise ValueError(f"`model` already has a transform ({model.transform.kind})")
@@ -146,14 +148,15 @@ def train_isolayer(
     lr:float=1e-3,             # of AdamW
     weight_decay:float=0.,     # of AdamW
     smoothing:float=0.15,      # s of the balancing
+    alpha:float=0.5,           # α of the joint loss, the weight of the task in [0, 1]
     seed:int=0,                # decides the order of the features
 )->IsoLayerHistory:
     "Insert an `IsoLayer` into a fine-tuned model and train it, and nothing else, with the joint loss (Section 3)."
-    _check_stage(model, train, held_out, keep, loss)
+    _check_stage(model, train, held_out, keep, loss, epochs=epochs, patience=patience, batch_size=batch_size, lr=lr)
     model.eval().requires_grad_(False)
     history, device = [dict(epoch=0, **_held_out_scores(model, held_out, metric))], train.x.device
     model.transform = IsoLayer(train.x.shape[1], depth, activation).to(device)
-    combine = JointLoss(smoothing, "local").to(device) if loss == "joint" else (lambda task, isotropy: task)
+    combine = JointLoss(smoothing, "local", alpha).to(device) if loss == "joint" else (lambda task, isotropy: task)
     optimizer = torch.optim.AdamW(model.transform.parameters(), lr=lr, weight_decay=weight_decay)
     generator, best = torch.Generator().manual_seed(seed), None
     for epoch in range(1, epochs+1):

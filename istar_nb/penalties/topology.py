@@ -181,32 +181,46 @@ def _count_features(
         m = np.concatenate([m[:i if released else i-1], m[-2:]])
 
 # %% ../../nbs/penalties/02_topology.ipynb #92de4e3d
+def _parted(
+    bars:np.ndarray, # (m,) lengths, not negative
+    selection:str,   # "atienza", "released" or "none"
+)->tuple[np.ndarray,np.ndarray]: # numbers of the features and of the other bars above zero; longest first
+    "Which bars are features, and which are noise."
+    order = np.argsort(-bars, kind="stable")[:np.count_nonzero(bars)]
+    count = len(order) if selection == "none" else _count_features(bars[order], selection)
+    return order[:count], order[count:]
+
+
 def features_of(
     bars:np.ndarray, # (m,) lengths, not negative
     selection:str,   # "atienza", "released" or "none"
 )->np.ndarray:       # (k,) numbers of the features, longest first
     "Which bars are features."
-    order = np.argsort(-bars, kind="stable")[:np.count_nonzero(bars)]
-    return order if selection == "none" else order[:_count_features(bars[order], selection)]
+    return _parted(bars, selection)[0]
 
 # %% ../../nbs/penalties/02_topology.ipynb #19f10b46
+def _split_bars(bars:Tensor, selection:str)->tuple[Tensor,Tensor]:
+    "The features and the noise of a barcode that is known to be one; differentiable."
+    parts = _parted(bars.detach().cpu().double().numpy(), selection)
+    features, noise = (bars[torch.from_numpy(part).to(bars.device)] for part in parts)
+    return features, noise
+
+
 def select_bars(
     bars:Tensor|np.ndarray,  # (m,) lengths, not negative
     selection:str="atienza", # "atienza", "released" (as the paper's code), or "none" for all bars above zero
 )->Tensor:                   # (k,) the features, longest first; differentiable in `bars`
     "The bars that are topological features (*Shrink the longest*, Section 3)."
     if selection not in SELECTIONS: raise ValueError(f"`selection` must be one of {SELECTIONS}, not {selection!r}")
-    bars, _ = _check_bars(bars)
-    chosen = features_of(bars.detach().cpu().double().numpy(), selection)
-    return bars[torch.from_numpy(chosen).to(bars.device)]
+    return _split_bars(_check_bars(bars)[0], selection)[0]
 
 # %% ../../nbs/penalties/02_topology.ipynb #1669c9b0
-def _class_features(
+def _class_bars(
     x:Tensor,                # (n, d) points, n ≥ 1
     labels:Tensor|None=None, # (n,) integers; None for one class
-    selection:str="none",    # which bars: "atienza", "released" or "none"; see `select_bars`
-)->list[Tensor]:             # the features of each class, longest first; differentiable
-    "The features of every class, by ascending label: one search, and one transfer from an accelerator to its host."
+    selection:str="none",    # which bars are features: "atienza", "released" or "none"; see `select_bars`
+)->tuple[list[Tensor],list[Tensor]]: # features and noise of each class, longest first; differentiable
+    "The bars of every class, by ascending label: one search, and one transfer from an accelerator to its host."
     x = as_points(x, min_points=1)
     groups = torch.zeros(len(x), dtype=torch.int64, device=x.device) if labels is None else labels.to(x.device).long()
     largest = peak(x)
@@ -217,20 +231,22 @@ def _class_features(
     values, owner, (largest, *_) = together.cpu().double().numpy()
     check_finite(largest)
     classes = [np.flatnonzero(owner == number) for number in np.unique(owner)]
-    chosen = [rows[features_of(values[rows], selection)] for rows in classes]
-    index = torch.from_numpy(np.concatenate(chosen)).to(bars.device)
-    return list(bars[index].split([len(rows) for rows in chosen]))
+    features, noise = zip(*([rows[part] for part in _parted(values[rows], selection)] for rows in classes))
+    index = torch.from_numpy(np.concatenate([*features, *noise])).to(bars.device)
+    parts = bars[index].split([len(rows) for rows in (*features, *noise)])
+    return list(parts[:len(classes)]), list(parts[len(classes):])
 
 # %% ../../nbs/penalties/02_topology.ipynb #a1b0f007
-def _hole_features(
+def _hole_bars(
     x:Tensor,            # (n, d) points, n ≥ 1
     labels:Tensor|None,  # (n,) integers; None for one class
-    selection:str,       # which bars; see `select_bars`
+    selection:str,       # which bars are features; see `select_bars`
     maxdim:int,          # largest dimension of a hole
-)->list[Tensor]:         # the features of each class and dimension, longest first; differentiable
+)->tuple[list[Tensor],list[Tensor]]: # features and noise of each class and dimension, longest first; differentiable
     "How long the holes of every class last."
     classes = [x] if labels is None else [x[labels == label] for label in labels.unique()]
-    return [select_bars(ends[:, 1] - ends[:, 0], selection) for part in classes for ends in barcode(part, maxdim)[1:]]
+    parts = [_split_bars(ends[:, 1] - ends[:, 0], selection) for part in classes for ends in barcode(part, maxdim)[1:]]
+    return [features for features, _ in parts], [noise for _, noise in parts]
 
 # %% ../../nbs/penalties/02_topology.ipynb #9a284690
 label_faults = ("", "`labels` are missing: the penalty is computed class by class; give them, or use by_class=False",
@@ -349,15 +365,23 @@ class EntropyRegularizer(_Prepared):
         layer:int=-1,            # whose [CLS] states; -1 for the last
         scope:str="global",      # "global": the batch of all processes; "local": each its own
         maxdim:int=0,            # largest dimension of the barcode; 1 counts loops, as the released package does
+        noise:float=0.,          # ≥ 0, weight of the mean length of bars not selected; 0.05 in the released notebook
     ):
         super().__init__()
         if selection not in SELECTIONS: raise ValueError(f"`selection` must be one of {SELECTIONS}, not {selection!r}")
+        for name, value in dict(maxdim=maxdim, noise=noise).items():
+            if value < 0: raise ValueError(f"`{name}` must not be negative, and is {value}")
+        if noise and selection == "none":
+            raise ValueError("`noise` weighs the bars that are not selected, and `selection` 'none' selects all")
         self.selection, self.by_class, self.normalize = selection, by_class, normalize
-        self.layer, self.scope, self.maxdim = layer, check_scope(scope), maxdim
+        self.layer, self.scope, self.maxdim, self.noise = layer, check_scope(scope), maxdim, noise
 
     def penalty(self, x:Tensor, labels:Tensor|None)->Tensor: # () ≤ 0, of all processes
-        "Minus the sum of the classes' entropies."
+        "Minus the sum of the classes' entropies, and of their mean noise times its weight."
         x, labels = _global_batch(x, labels, self.group, self.by_class)
-        features = _class_features(x, labels, self.selection)
-        if self.maxdim: features += _hole_features(x, labels, self.selection, self.maxdim)
-        return -torch.stack([_entropy_of(bars, len(bars) if self.normalize else 1) for bars in features]).sum()
+        features, noise = _class_bars(x, labels, self.selection)
+        if self.maxdim:
+            holes, others = _hole_bars(x, labels, self.selection, self.maxdim)
+            features, noise = features + holes, noise + others
+        value = -torch.stack([_entropy_of(bars, len(bars) if self.normalize else 1) for bars in features]).sum()
+        return value - self.noise*sum(bars.mean() for bars in noise if len(bars)) if self.noise else value

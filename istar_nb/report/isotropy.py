@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from .figures import plot_measure
 from ..base.files import local_path, write_file
-from .model_measures import Points, distinct, measure_clouds, measure_models
+from .model_measures import Points, check_reference, distinct, measure_clouds, measure_models
 from .reports import difference_table, error_note, gaps, measure_page, measure_table, show_table
 from ..training.records import environment
 
@@ -94,26 +94,28 @@ class Isotropy(_Measured):
 
 # %% ../../nbs/report/05_isotropy.ipynb #0ccde5d7
 def _pairs(
-    texts:Iterable, # strings, or pairs of strings
+    texts:Iterable,     # strings, or pairs of strings
+    name:str="texts",   # of the argument, for errors
 )->Iterable[tuple[str,...]]:
     "Every text as a tuple of one, every pair of texts as it is; an error for anything else, and where there is none."
-    if isinstance(texts, (str, Path)): raise TypeError("`texts` must be a list or another iterable of strings, not one")
+    if isinstance(texts, (str, Path)):
+        raise TypeError(f"`{name}` must be a list or another iterable of strings, not one")
     if hasattr(texts, "to_pylist"): texts = texts.to_pylist()    # an array of Arrow
     if isinstance(texts, Mapping) or getattr(texts, "ndim", 1) > 1:
-        raise TypeError(f"`texts` must be a list or one column of strings, not a {type(texts).__name__}")
+        raise TypeError(f"`{name}` must be a list or one column of strings, not a {type(texts).__name__}")
     def checked():
         size = None
         for i, text in enumerate(texts):
             parts = (text,) if isinstance(text, str) else text
             known = isinstance(parts, (tuple, list)) and all(isinstance(part, str) for part in parts)
             if not known or len(parts) not in ((1, 2) if size is None else (size,)):
-                raise TypeError(f"`texts` must hold strings or pairs of strings, not both; number {i} is {text!r:.60}")
+                raise TypeError(f"`{name}` must hold strings or pairs of strings, not both; number {i} is {text!r:.60}")
             try: "".join(parts).encode()
-            except UnicodeEncodeError as e: raise ValueError(f"`texts`: number {i} is no Unicode: {text!r:.60}") from e
+            except UnicodeEncodeError as e: raise ValueError(f"`{name}`: number {i} is no Unicode: {text!r:.60}") from e
             size = len(parts)
             yield tuple(parts)
     pairs = checked()
-    if (first := next(pairs, None)) is None: raise ValueError("`texts` holds no text")
+    if (first := next(pairs, None)) is None: raise ValueError(f"`{name}` holds no text")
     return chain([first], pairs)
 
 # %% ../../nbs/report/05_isotropy.ipynb #1e664d72
@@ -135,12 +137,17 @@ def measure(
     progress:bool=False,              # show a progress bar
     sentences:Sequence|None=None,     # (n,) ids of points, equal for rows that depend on each other; None: no two do
     memory:float|None=None,           # GB that sums may take; None: half of the machine's, a third for points
+    zeta:float=0.,                    # shrinkage ζ in [0, 1]; above 0, IsoScore* is measured as well
+    reference:Iterable|None=None,     # other texts, or points, whose covariance is Σ_S; needed when `zeta` is above 0
 )->Isotropy:
     "The isotropy of a model on texts, layer by layer, or of points."
+    said = f", IsoScore* with ζ = {zeta:g}" if (zeta := check_reference(zeta, reference)) else ""
     if texts is None:
         _check_points(model, tokens, layers)
-        return Isotropy("points", "all", measure_clouds([model], sentences, memory), environment())
+        found = measure_clouds([model], sentences, memory, zeta, reference)
+        return Isotropy(f"points{said}", "all", found, environment())
     if sentences is not None: raise ValueError("`sentences` is for points: which tokens are of one text is known")
-    pairs = _pairs(texts)
-    found, n = measure_models([model], lambda: pairs, hub, tokens, layers, batch_tokens, max_length, progress, memory)
-    return Isotropy(f"{n:,} text{'s'*(n != 1)}, tokens: {tokens}", tokens, found, environment())
+    pairs, others = _pairs(texts), None if reference is None else _pairs(reference, "reference")
+    found, n = measure_models([model], lambda: pairs, hub, tokens, layers, batch_tokens, max_length, progress, memory,
+                              zeta, others and (lambda: others))
+    return Isotropy(f"{n:,} text{'s'*(n != 1)}, tokens: {tokens}{said}", tokens, found, environment())

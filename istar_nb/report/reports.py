@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..base.names import near
-from .figures import measure_figure, measure_names, png_bytes, run_label, signed
+from .figures import measure_figure, measure_names, png_bytes, run_label, signed, star_names
 from ..sweeps.grids import terminal
 from ..training.records import RunRecord
 from ..training.runs import defaults
@@ -192,6 +192,15 @@ def error_note(
     kinds = dict.fromkeys(summary["groups"] for summary in layers.values() if "groups" in summary)
     return f"± one standard error, from {' or '.join(kinds)}" if kinds else ""
 
+# %% ../../nbs/report/04_reports.ipynb #5af84e7f
+def _with_star(
+    names:Sequence[str],     # measures to show
+    *found:dict[str,dict],   # layer -> summary, of each model
+)->list[str]:                # with IsoScore* after IsoScore where it was measured
+    "The measures of a table."
+    known = any("isoscore_star" in summary for layers in found for summary in layers.values())
+    return [n for name in names for n in (name, *(star_names if known and name == "isoscore" else ()))]
+
 # %% ../../nbs/report/04_reports.ipynb #1d9f565c
 def measure_table(
     found:dict[str,dict],                     # from `measure_model` or `measure_embeddings`
@@ -199,8 +208,9 @@ def measure_table(
     decimals:int=4,                           # most decimals
 )->tuple[list[str],list[list[str]]]:          # column heads; a row a layer
     "Measures as a table."
+    names = _with_star(names, found)
     rows = [[_label_of(layer), *(with_error(s, n, decimals) for n in names)] for layer, s in found.items()]
-    return ["layer", *(measure_names[n] for n in names)], rows
+    return ["layer", *map((measure_names | star_names).get, names)], rows
 
 # %% ../../nbs/report/04_reports.ipynb #a1f612d7
 def difference_table(
@@ -210,6 +220,7 @@ def difference_table(
 )->tuple[list[str],list[list[str]]]:          # column heads; a row a layer that both have
     "The second model's measures minus the first's."
     (_, first), (_, second) = found.items()
+    names = _with_star(names, first, second)
     def change(a, b, name):
         if a.get(name) is None or b.get(name) is None: return "–"
         error = math.hypot(a.get(f"{name}_se") or 0, b.get(f"{name}_se") or 0)
@@ -218,7 +229,7 @@ def difference_table(
     both = [layer for layer in first if layer in second]
     rows = [[_label_of(layer), *(change(first[layer], second[layer], n).replace("-", "−") for n in names)]
             for layer in both]
-    return ["layer", *(measure_names[n] for n in names)], rows
+    return ["layer", *map((measure_names | star_names).get, names)], rows
 
 # %% ../../nbs/report/04_reports.ipynb #477e4b8d
 _measure_notes = [
@@ -239,6 +250,9 @@ _measure_notes = [
     ["outlier dimensions", "coordinates whose root mean square is more than three standard deviations above that of "
                            "the others"],
     ["pooled", "all points of all measured layers but the embeddings, as one cloud"]]
+_star_note = ["IsoScore*",
+              "IsoScore of (1 - ζ) times the covariance plus ζ times that of the reference (Rudman & Eickhoff 2024), "
+              "with the ζ named above; no error is computed"]
 
 # %% ../../nbs/report/04_reports.ipynb #556f65c1
 def measure_page(
@@ -255,7 +269,8 @@ def measure_page(
         fig = measure_figure(found)
         sections.insert(0, Section("By layer", figure=png_bytes(fig), caption="Bars are two standard errors."))
         plt.close(fig)
-    sections.append(Section("What the columns mean", columns=["column", "meaning"], rows=_measure_notes))
+    star = [_star_note]*("IsoScore*" in measure_table(next(iter(found.values())))[0])
+    sections.append(Section("What the columns mean", columns=["column", "meaning"], rows=_measure_notes + star))
     return _html_page(f"Isotropy of {' and '.join(found)}", sections, lead=source, footer=footer)
 
 # %% ../../nbs/report/04_reports.ipynb #2559c7b9

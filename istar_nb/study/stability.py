@@ -238,6 +238,7 @@ def _size_steps(
 
 SYNTHETIC = dict(
     figure2=StabilityConfig("figure2", "figure2", sizes=_size_steps(10_000, 100_000, most=400)),
+    **{"figure2-700": StabilityConfig("figure2-700", "figure2", sizes=((700, 100_000//700),))},
     **{name: StabilityConfig(name, f"power {exponent}", sizes=_size_steps(2048, 50_000), zetas=(0., 0.2, 0.5, 0.8, 1.))
        for name, exponent in [("power-half", 0.5), ("power-one", 1.0), ("power-three-halves", 1.5)]},
     stale=StabilityConfig("stale", "power 1.0", reference_cloud="power 0.5", sizes=_size_steps(2048, 50_000),

@@ -26,7 +26,7 @@ import numpy as np
 from ..base.files import local_folder
 from ..base.names import near
 from ..training.records import RunRecord, iterate_records
-from ..training.runs import RunConfig, defaults
+from ..training.runs import RunConfig, defaults, multiple_of, plain_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -147,6 +147,13 @@ def whole_numbers(seeds, name:str)->list[int]:
             raise TypeError(f"`{name}` must hold whole numbers, not {s!r}")
     return list(map(int, seeds))
 
+# %% ../../nbs/sweeps/00_grids.ipynb #6c80c8cd
+def _behind_plain(configs:Sequence[RunConfig])->list[RunConfig]:
+    "The same configurations, behind the plain runs that their targets are multiples of."
+    plain = [plain_of(c) for c in configs if isinstance(c, RunConfig) and multiple_of(c)]
+    return list({c.id: c for c in (*plain, *configs)}.values())
+
+
 # %% ../../nbs/sweeps/00_grids.ipynb #d06511dd
 def grid(
     spec:str|Path|Mapping|Sequence, # YAML file; block; mapping of base, seeds and runs; list of blocks, configurations
@@ -157,7 +164,7 @@ def grid(
     def block(b): return combinations({**base, **b} if isinstance(b, Mapping) else b, kind)
     configs = [c for b in runs for c in ([b] if isinstance(b, kind) else block(b))]
     if seeds is not None: configs = [replace(c, seed=s) for s in whole_numbers(seeds, "seeds") for c in configs]
-    return _unique(configs)
+    return _behind_plain(_unique(configs))
 
 # %% ../../nbs/sweeps/00_grids.ipynb #9db2ec72
 def with_seeds(
@@ -272,8 +279,9 @@ def show_plan(plan:Plan)->None:
 # %% ../../nbs/sweeps/00_grids.ipynb #6148be4b
 measured = ("id", "status", "metric", "score", "validation_rows", "collapsed", "seconds", "data_sha256", "error",
             "epoch", "isoscore", "isoscore_unbiased", "isoscore_unbiased_se", "measured_tokens", "sentences",
-            "estimator", "isoscore_layers", "mean_cosine", "two_nn_layers", "mean_activation", "cls_isoscore",
-            "cls_anisotropy_raw", "cls_anisotropy_centred", "cls_explained_variance")
+            "estimator", "isoscore_layers", "isoscore_star", "isoscore_star_layers", "mean_cosine", "two_nn_layers",
+            "mean_activation", "cls_isoscore", "cls_anisotropy_raw", "cls_anisotropy_centred", "cls_explained_variance",
+            "cls_explained_variance_raw")
 
 # %% ../../nbs/sweeps/00_grids.ipynb #0496034d
 def with_columns(

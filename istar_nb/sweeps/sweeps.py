@@ -22,7 +22,7 @@ from .grids import Plan, duration, grid, plan, show_plan, terminal, whole_number
 from ..base.files import absolute, folder_beside
 from ..base.programs import check_alone
 from ..training.records import RunRecord, find_record, other_origin, remedy
-from ..training.runs import RunConfig
+from ..training.runs import RunConfig, multiple_of, plain_of
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -150,6 +150,13 @@ def _executor(name:str|None, places:Resources)->Callable:
                          "choose 'processes'")
     return executors[name]
 
+# %% ../../nbs/sweeps/02_sweeps.ipynb #adcf4912
+def _stages(configs:Sequence[RunConfig])->list[Sequence[RunConfig]]:
+    "The plain runs that targets are multiples of, then everything."
+    first = {plain_of(c).id for c in configs if multiple_of(c)}
+    return [[c for c in configs if c.id in first], configs] if first else [configs]
+
+
 # %% ../../nbs/sweeps/02_sweeps.ipynb #2d15f0ef
 def sweep(
     spec:str|Path|Mapping|Sequence,  # grid, as YAML file or in Python; see `grid`
@@ -180,7 +187,9 @@ def sweep(
     configs = grid(spec) if seeds is None else with_seeds(grid(spec), whole_numbers(seeds, "seeds"))
     data_dir, folder = data_dir or os.environ.get("ISTAR_DATA"), str(folder_beside(root, "checkpoints", checkpoints))
     job = Job(absolute(root), data_dir and absolute(data_dir), hub, folder, checkpoint_every, retry_failed, remake)
-    planned, failures = _current(plan(configs, job.root, retry_failed), job), {}
-    if dry_run: show_plan(planned)
-    else: failures = _go_through(planned, execute, job, places, progress)
+    failures = {}
+    for part in ([configs] if dry_run else _stages(configs)):
+        planned = _current(plan(part, job.root, retry_failed), job)
+        if dry_run: show_plan(planned)
+        else: failures |= _go_through(planned, execute, job, places, progress)
     return [record for c in configs if (record := _stored(c, job, failures)) is not None]

@@ -15,7 +15,7 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 
-from ..base.covariance import Moments
+from ..base.covariance import Moments, shrink
 from ..geometry.dimension import two_nn
 from ..text.encoders import forward_with_states
 from ..geometry.measures import spectrum, sv_anisotropy
@@ -27,7 +27,7 @@ from ..penalties.regularizers import pooled_isoscore
 from .runs import padding_counts
 from ..geometry.scores import TooFew, isoscore, isoscore_from_cov
 from .session import Session
-from ..base.states import HiddenStates
+from ..base.states import HiddenStates, choose_layers
 from ..geometry.sums import unbiased_of
 from ..text.task_scores import answer_spread, one_answer, span_answers, task_metrics
 from ..text.tasks import Task
@@ -146,7 +146,8 @@ def _cls_scores(
     return dict(two_nn_layers=[defined(lambda x=x: two_nn(x)) for x in layers],
                 cls_isoscore=defined(lambda: isoscore(embedding)),
                 cls_anisotropy_raw=anisotropy(False), cls_anisotropy_centred=anisotropy(True),
-                cls_explained_variance=defined(lambda: spectrum(embedding, center=True)[:20].cumsum(0)))
+                cls_explained_variance=defined(lambda: spectrum(embedding, center=True)[:20].cumsum(0)),
+                cls_explained_variance_raw=defined(lambda: spectrum(embedding, center=False)[:20].cumsum(0)))
 
 # %% ../../nbs/training/06_evaluation.ipynb #85559eea
 def _head_outputs(out, kind:str)->list[tuple[Tensor,...]]: # of every row, on the host
@@ -232,6 +233,22 @@ class Evaluation:
         cosine = defined(lambda: (directions.square().sum() - n)/(n*(n-1)))
         return dict(**scores, mean_cosine=cosine, **_cls_scores(layers, embedding))
 
+# %% ../../nbs/training/06_evaluation.ipynb #5090b487
+def _star_scores(
+    layers:list[Moments],         # of the real tokens of every layer, 0 the embeddings
+    penalty:nn.Module|None,       # of the run; None without one
+)->dict[str,float|list|None]:     # `isoscore_star` and `isoscore_star_layers`; nothing without Σ_S and one ζ
+    "IsoScore* with the ζ and the Σ_S of a penalty, pooled and of every layer."
+    zeta, cov_ref = getattr(penalty, "zeta", "auto"), getattr(penalty, "cov_ref", None)
+    if penalty is None or cov_ref is None or zeta == "auto": return {}
+    chosen = choose_layers(penalty.layers, len(layers))
+    own = dict(zip(chosen, cov_ref)) if penalty.per_layer else dict.fromkeys(range(len(layers)), cov_ref)
+    def star(moments, reference):
+        if reference is None: return None
+        return defined(lambda: isoscore_from_cov(shrink(moments.covariance(), reference, zeta)))
+    pooled = None if penalty.per_layer else star(pooled_moments([layers[l] for l in chosen]), cov_ref)
+    return dict(isoscore_star=pooled, isoscore_star_layers=[star(m, own.get(l)) for l, m in enumerate(layers)])
+
 # %% ../../nbs/training/06_evaluation.ipynb #f459fa52
 @torch.no_grad()
 def _padding_geometry(session:Session, sentences:int=256)->dict[str,float|None]:
@@ -276,7 +293,8 @@ def evaluate(session:Session)->dict:
     last, ends = session.epoch == session.config.epochs, session.epoch in (0, session.config.epochs)
     mean = dict(mean_activation=found.moments.layers[-1].mean.tolist()) if ends else {}
     padding = _padding_geometry(session) if padding_counts(session.config) else {}
-    return rounded({**_head_scores(task, found.outputs, features, data.validation), **found.geometry(),
+    star = _star_scores(found.moments.layers, session.penalty)
+    return rounded({**_head_scores(task, found.outputs, features, data.validation), **found.geometry(), **star,
                     **padding, **_head_answers(task, found.outputs, features, last), **mean})
 
 # %% ../../nbs/training/06_evaluation.ipynb #293cfc50

@@ -71,7 +71,8 @@ def _entropy(c, kind:str):
     if c.layers is not None and len(c.layers) > 1:
         raise ValueError(f"`layers` must be one layer with method 'entropy', not {c.layers}")
     layer = -1 if c.layers is None else c.layers[0]
-    return EntropyRegularizer(c.selection, kind == "classification", layer=layer, scope=c.scope)
+    return EntropyRegularizer(c.selection, kind == "classification", layer=layer, scope=c.scope, maxdim=c.maxdim,
+                              noise=c.noise)
 
 # %% ../../nbs/training/01_methods.ipynb #c44b004c
 def _isobn(c, dim:int):
@@ -98,16 +99,23 @@ def _stage_score(task, logits, labels)->float:
     return -math.inf if math.isnan(score) else score
 
 
+def _frozen_features(session, part:list[dict]):
+    "The [CLS] states of encoded rows, which every process computes for itself."
+    from istar_nb.penalties.second_stage import cls_features
+    def batch(some): return {k: v.to(session.device) for k, v in session.data.collate(some).items()}
+    return cls_features(session.bare, (batch(part[i:i+64]) for i in range(0, len(part), 64)))
+
+
 def _isolayer(session)->dict:
     "Freeze the fine-tuned model and train an inserted IsoLayer on its states."
     from torch.distributed import broadcast
-    from istar_nb.penalties.second_stage import cls_features, train_isolayer
+    from istar_nb.penalties.second_stage import train_isolayer
     c, model, rows = session.config, session.bare, session.data
-    def batch(part): return {k: v.to(session.device) for k, v in rows.collate(part).items()}
-    def features(part): return cls_features(model, (batch(part[i:i+64]) for i in range(0, len(part), 64)))
-    seen, stop = features(rows.features), features(rows.encode(rows.stop))
-    history, best = train_isolayer(model, seen, stop, c.depth, metric=partial(_stage_score, rows.task),
-                                   loss=c.stage_loss, epochs=c.stage_epochs, seed=c.seed)
+    seen, stop = (_frozen_features(session, part) for part in (rows.features, rows.encode(rows.stop)))
+    history, best = train_isolayer(
+        model, seen, stop, c.depth, c.activation, partial(_stage_score, rows.task), loss=c.stage_loss,
+        epochs=c.stage_epochs, patience=c.stage_patience, batch_size=c.stage_batch_size, lr=c.stage_lr,
+        weight_decay=c.stage_weight_decay, smoothing=c.smoothing, alpha=c.alpha, seed=c.seed)
     if session.world > 1:
         for value in model.transform.state_dict().values(): broadcast(value, 0)
     return dict(isolayer_epochs=len(history)-1, isolayer_best=best)
@@ -118,6 +126,8 @@ okabe_ito = dict(black="#000000", orange="#E69F00", sky="#56B4E9", green="#009E7
 _points = ("tokens", "max_points")                  # options of penalties that see a cloud of points
 _score = (*_points, "target", "per_layer")            # and of those that score it
 _reference = ("zeta", "refresh", "reference_points")
+_staged = ("depth", "activation", "patience", "stage_epochs", "stage_patience", "stage_batch_size", "stage_lr",
+           "stage_weight_decay", "stage_loss", "alpha", "smoothing")
 _blue, _green = (okabe_ito["blue"], okabe_ito["vermillion"]), (okabe_ito["green"], okabe_ito["black"])
 
 METHODS = {
@@ -126,7 +136,7 @@ METHODS = {
     "istar-own-means": Method("I-STAR about own means", _blue, _own_means, None, "all", options=(*_score, *_reference)),
     "istar-unbiased": Method("unbiased I-STAR", _blue, _unbiased, None, options=_score),
     "cosreg": Method("CosReg", _green, _simple("CosReg"), 1., options=_points),
-    "entropy": Method("entropy", (okabe_ito["purple"],), _entropy, 1., "cls", options=("selection",)),
+    "entropy": Method("entropy", (okabe_ito["purple"],), _entropy, 1., "cls", options=("selection", "maxdim", "noise")),
     "vicreg": Method("VICReg", ("#999933",), _simple("VICRegCovariance"), 1., "cls", options=_points),
     "uniformity": Method("uniformity", ("#882255",), _simple("Uniformity"), 1., "cls", options=_points),
     "gor": Method("GOR", ("#332288",), _simple("GOR"), 1., "cls", options=_points),
@@ -134,7 +144,7 @@ METHODS = {
     "koleo": Method("KoLeo", ("#117733",), _simple("KoLeo"), 0.1, "cls", options=_points),
     "sigreg": Method("SIGReg", ("#661100",), _simple("SIGReg"), 0.05, "cls", options=_points),
     "isolayer": Method("IsoLayer", (okabe_ito["sky"],), head="linear",
-                       options=("depth", "stage_epochs", "stage_loss"), finish=_isolayer, aside=0.3),
+                       options=_staged, finish=_isolayer, aside=0.3),
     "isobn": Method("IsoBN", (okabe_ito["orange"],), head="linear", transform=_isobn),
     "reparametrised": Method("same function", (okabe_ito["yellow"],), head="linear", options=("target", "shape"),
                              begin=_reparametrise),

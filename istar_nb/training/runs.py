@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['schema', 'run_file', 'MethodName', 'defaults', 'allowed', 'fits', 'check_type', 'Described', 'task_of', 'RunConfig',
-           'padding_counts']
+           'plain_of', 'multiple_of', 'padding_counts']
 
 # %% ../../nbs/training/02_runs.ipynb #2dddff2a
 import hashlib
 import json
 import math
+import re
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -168,7 +169,7 @@ class _Strength(_Rows):
     lam_ramp: float = 0.              # epochs in which λ then grows from 0 to its value
     # control: "twin" gives the penalty's gradient on a second model, permuted; true a random one of the same length
     placebo: bool | Literal["twin"] = False
-    target: float | None = None       # istar: pull IsoScore* to this value in (0, 1); reparametrised: start from it
+    target: float | str | None = None # istar: pull IsoScore* to this value, or "0.5x" the plain run's; or a start's
     start_isoscore: float | None = None  # penalties: begin from the same function with this IsoScore of the last states
     shape: Literal["spectrum", "outlier"] = "spectrum"  # of that start, and reparametrised's: all eigenvalues, or one
 
@@ -185,30 +186,47 @@ class _Penalty(_Strength):
     max_points: int | None = None     # tokens of a batch that the penalty sees, drawn at random; None for all
     whole_update: bool = False        # penalty of the `accumulate` batches of an update as one batch, not of each
     selection: Literal["atienza", "released", "none"] = "atienza"  # entropy: which bars count as features
+    maxdim: int = 0                   # entropy: largest dimension of the barcode; 1 adds the entropy of loops
+    noise: float = 0.                 # entropy: weight of the mean length of bars not selected; 0.05 as released
 
 # %% ../../nbs/training/02_runs.ipynb #192be9bd
 @dataclass(frozen=True)
 class _Modules(_Penalty):
     depth: int = 1                    # isolayer: linear layers inserted
+    activation: Literal["tanh", "relu", "gelu"] | None = None  # isolayer: before each layer but the first; None: none
+    # isolayer: epochs no better on the rows set aside that end fine-tuning with the best one; None: all are trained
+    patience: int | None = None
     stage_epochs: int = 200           # isolayer: passes over the frozen features, at most
+    stage_patience: int = 50          # isolayer: passes without a better one that end them
+    stage_batch_size: int = 256       # isolayer: frozen features in a step
+    stage_lr: float = 1e-3            # isolayer: learning rate of AdamW for the layer
+    stage_weight_decay: float = 0.    # isolayer: of AdamW for the layer
     stage_loss: Literal["joint", "task"] = "joint"  # isolayer: the paper's loss, or the task's alone as a control
+    alpha: float = 0.5                # isolayer: α in [0, 1] of the joint loss, the weight of the task
+    smoothing: float = 0.15           # isolayer: s in (0, 1) of the moving averages that balance the joint loss
     head: Literal["own", "linear"] | None = None  # the model's, or one linear layer on [CLS]; None: the method's
 
-# %% ../../nbs/training/02_runs.ipynb #823cff5d
+# %% ../../nbs/training/02_runs.ipynb #f10b9168
 @dataclass(frozen=True)
-class RunConfig(_Modules):
-    "Everything that decides the result of a run."
-    retired: ClassVar[dict] = dict(average=0.05, bias_correction=True, keep="score", normalize=False, pad_to=None,
-                                   penalty_precision="highest", refresh_every=None, temperature=2.)
+class _Training(_Modules):
     epochs: int = 3                   # passes over the training data
     batch_size: int = 32              # sentences in a step, over all processes
     batches: Literal["length", "random"] = "length" # sentences of similar length together, or at random as released
     accumulate: int = 1               # steps whose gradients are added up before an update; the I-STAR paper uses 2
-    lr: float = 5e-5                  # peak learning rate of AdamW
-    weight_decay: float = 0.01        # of AdamW, not on biases and layer norms
+    optimizer: Literal["adamw", "adam"] = "adamw"  # adam: weight decay is part of the gradient, as Shrink's text has it
+    lr: float = 5e-5                  # peak learning rate
+    weight_decay: float = 0.01        # not on biases and layer norms
     warmup: float = 0.1               # share of updates in which the learning rate rises
-    schedule: Literal["linear", "constant"] = "linear"  # after the warm-up: falling to zero, or constant as released
+    # after the warm-up: falling to zero in a line or half a cosine (Shrink as released), or constant (I-STAR's code)
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
     max_grad_norm: float = 1.         # gradients are clipped to this norm; 0 for no clipping
+
+# %% ../../nbs/training/02_runs.ipynb #823cff5d
+@dataclass(frozen=True)
+class RunConfig(_Training):
+    "Everything that decides the result of a run."
+    retired: ClassVar[dict] = dict(average=0.05, bias_correction=True, keep="score", normalize=False, pad_to=None,
+                                   penalty_precision="highest", refresh_every=None, temperature=2.)
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"  # mixed precision of the model; penalties are always float32
     gradient_checkpointing: bool = False  # recompute states in the backward pass: slower, less memory
     max_length: int | None = None     # tokens kept of a text; None for the task's own
@@ -223,6 +241,8 @@ class RunConfig(_Modules):
         _check_ranges(self)
         _check_method(self)
         _check_start(self)
+        _check_multiple(self)
+        _check_parts(self)
         if self.train is not None: object.__setattr__(self, "task", own_name(self.train))
 
     @property
@@ -239,22 +259,24 @@ defaults = {f.name: f.default for f in fields(RunConfig)}
 
 # %% ../../nbs/training/02_runs.ipynb #b434c442
 _positive = ("epochs", "batch_size", "accumulate", "lr", "reference_points", "max_length", "limit", "validation_limit",
-             "max_points", "depth", "stage_epochs")
+             "max_points", "depth", "patience", "stage_epochs", "stage_patience", "stage_batch_size", "stage_lr")
 
 def _check_ranges(c:RunConfig)->None:
     "An error that names a number out of its range."
     for name in _positive:
         if (value := getattr(c, name)) is not None and value <= 0:
             raise ValueError(f"`{name}` must be above 0, not {value}")
-    for name in ("weight_decay", "max_grad_norm", "lam_start", "lam_ramp", "seed"):
+    for name in ("weight_decay", "max_grad_norm", "lam_start", "lam_ramp", "seed", "maxdim", "noise",
+                 "stage_weight_decay"):
         if getattr(c, name) < 0: raise ValueError(f"`{name}` must not be negative, and is {getattr(c, name)}")
-    for name in ("zeta", "warmup"):
+    for name in ("zeta", "warmup", "alpha"):
         value = getattr(c, name)
         if value != "auto" and not 0 <= value <= 1: raise ValueError(f"`{name}` must be between 0 and 1, not {value}")
     if c.seed >= 2**32: raise ValueError(f"`seed` must be less than 2³², not {c.seed}")
     if not 0 <= c.hold_out < 1: raise ValueError(f"`hold_out` must be at least 0 and less than 1, not {c.hold_out}")
-    for name in ("target", "start_isoscore"):
-        if (value := getattr(c, name)) is not None and not 0 < value < 1:
+    numbers = dict(target=c.target, start_isoscore=c.start_isoscore, smoothing=c.smoothing)
+    for name, value in numbers.items():
+        if value is not None and not isinstance(value, str) and not 0 < value < 1:
             raise ValueError(f"`{name}` must be greater than 0 and less than 1, not {value}")
     if c.layers is not None and (not c.layers or list(c.layers) != sorted(set(c.layers)) or c.layers[0] < 0):
         raise ValueError(f"`layers` must be ascending layer numbers from 0, not {c.layers}")
@@ -295,6 +317,48 @@ def _check_start(c:RunConfig)->None:
                          f"`target` {goal:g} starts there")
     if goal is not None and c.head != "linear":
         raise ValueError("`head` must be 'linear' with `start_isoscore`: one linear layer on [CLS] undoes the map")
+
+# %% ../../nbs/training/02_runs.ipynb #e9d5931f
+def _check_parts(c:RunConfig)->None:
+    "An error if an option of a penalty or module has nothing to act on."
+    if c.method == "entropy" and c.noise and c.selection == "none":
+        raise ValueError("`noise` weighs the bars that are not selected, and `selection` 'none' selects all")
+    if c.method != "isolayer": return
+    if c.activation is not None and c.depth == 1:
+        raise ValueError(f"`activation` {c.activation!r} comes before each layer but the first, and `depth` is 1")
+    for name in ("alpha", "smoothing"):
+        if c.stage_loss == "task" and getattr(c, name) != defaults[name]:
+            raise ValueError(f"`{name}` belongs to the joint loss, and `stage_loss` is 'task'")
+
+# %% ../../nbs/training/02_runs.ipynb #1f6ded1f
+def _check_multiple(c:RunConfig)->None:
+    "An error for a `target` in words that is no multiple, or that no plain run tells."
+    if not isinstance(c.target, str): return
+    if not re.fullmatch(r"\d*\.?\d+x", c.target) or not float(c.target[:-1]):
+        raise ValueError("`target` must be a number, or a multiple of the plain run's IsoScore such as '0.5x', not "
+                         f"{c.target!r}")
+    if not has_penalty(c.method):
+        raise ValueError(f"`target` {c.target!r} is for penalties: method {c.method!r} starts from a number")
+    if c.layers is not None or c.per_layer or (c.tokens or method_of(c.method).tokens) != "real":
+        raise ValueError(f"`target` {c.target!r} is of the text in all layers together: leave out `layers` and "
+                         "`per_layer`, and let `tokens` be 'real'")
+
+
+# %% ../../nbs/training/02_runs.ipynb #2dca72d7
+def plain_of(
+    config:RunConfig, # of a run with any method
+)->RunConfig:         # with its rows, head, training and seed
+    "The run without a penalty that a run is compared with."
+    penalised = {f.name for f in fields(_Modules)} - {f.name for f in fields(_Rows)} - {"model", "head"}
+    return replace(config, method="none", **{name: defaults[name] for name in penalised - {"method"}})
+
+
+def multiple_of(
+    config:RunConfig, # of any run
+)->float|None:        # such as 0.5 for "0.5x"; None where the target is a number or there is none
+    "The target of a run in units of the IsoScore that its plain run ends with."
+    return float(config.target[:-1]) if isinstance(config.target, str) else None
+
 
 # %% ../../nbs/training/02_runs.ipynb #ec5638b0
 def padding_counts(

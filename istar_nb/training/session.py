@@ -79,6 +79,8 @@ class Session:
     placebo: Any = None                        # what takes the place of the penalty's gradient
     twin: "Session | None" = None              # the penalised training whose gradients a placebo takes
     random: dict | None = None                 # its own random states, where it is a twin
+    after: Callable | None = None              # session -> nothing, called once an epoch has been measured
+    best: dict[str, Tensor] | None = None      # weights of the best epoch so far, where a training ends with that
 
     def __init__(self,
         config:Described,           # of the run
@@ -130,11 +132,13 @@ def optimize(
     updates:int,              # in all
     schedule:str="linear",    # of the learning rate, as transformers calls it
     updates_per_epoch:int=1,  # between two measurements
+    optimizer:str="adamw",    # "adamw" or "adam"
 )->None:
-    "Put a model under AdamW."
+    "Put a model under an optimizer and a schedule."
     from transformers import get_scheduler
     c, session.total, session.updates_per_epoch = session.config, updates, updates_per_epoch
-    optimizer = torch.optim.AdamW(parameter_groups(model, c.weight_decay), lr=c.lr, fused=True)
+    make = dict(adamw=torch.optim.AdamW, adam=torch.optim.Adam)[optimizer]
+    optimizer = make(parameter_groups(model, c.weight_decay), lr=c.lr, fused=True)
     session.schedule = get_scheduler(schedule, optimizer, num_warmup_steps=math.ceil(c.warmup*updates),
                                      num_training_steps=updates)
     session.model, session.optimizer = session.accelerator.prepare(model, optimizer)
@@ -184,6 +188,7 @@ def _shared_tensors(session:Session)->dict[str,Tensor]:
     optimizer = session.optimizer.state_dict()["state"]
     tensors = {f"model.{k}": v for k, v in session.bare.state_dict().items()}
     tensors |= {f"optimizer.{i}.{k}": v for i, state in optimizer.items() for k, v in state.items()}
+    tensors |= {f"best.{k}": v for k, v in (session.best or {}).items()}
     return _on_host(tensors) | _of_twin(session, _shared_tensors)
 
 # %% ../../nbs/training/04_session.ipynb #34c7744a
@@ -292,6 +297,7 @@ def _restore_optimizer(session:Session, tensors:dict[str,Tensor], groups:list[di
 def _restore(session:Session, state:dict, tensors:dict[str,Tensor], own:dict[str,Tensor])->None:
     "Give a session what `_read_checkpoint` has found."
     session.bare.load_state_dict(_part_of(tensors, "model."))
+    session.best = {k: v.to(session.device) for k, v in _part_of(tensors, "best.").items()} or None
     for name, device in (("penalty", session.device), ("strength", "cpu")):
         for key, value in _part_of(own, f"{name}.").items(): setattr(getattr(session, name), key, value.to(device))
     _restore_optimizer(session, tensors, state["groups"])

@@ -38,9 +38,10 @@ from ..base.processes import all_processes
 from ..base.programs import check_alone, collect_rarely, place_of_process, start_together
 from ..base.progress import progress_bar
 from .records import Recorded, RunRecord, find_record, keep_record, made_before, model_sha256
-from .runs import Described, RunConfig, run_file, task_of
+from .runs import Described, RunConfig, multiple_of, plain_of, run_file, task_of
 from .session import (Objective, Session, check_loss, clock, held, load_checkpoint, machine, optimize,
                                        own_random_states, recording_failure, save_checkpoint, step, written)
+from .stopping import restore_best, stop_early
 from ..base.states import HiddenStates, is_causal, layer_count
 from ..text.tasks import Task, load_task
 
@@ -111,12 +112,11 @@ def _check_fit(session:Session, deepest:int)->None:
 # %% ../../nbs/training/09_training.ipynb #652c98cf
 def _add_twin(
     session:Session,  # with its model
-    data_dir:str|Path|None=None, # as of `fine_tuning`
-    hub:bool=False,              # as of `fine_tuning`
+    **places,         # `data_dir`, `hub` and `goal` of `fine_tuning`
 )->None:
     "Put the penalised training beside a session, and let its placebo watch it."
-    twin = fine_tuning(replace(session.config, placebo=False), data_dir, hub, progress=False,
-                       accelerator=session.accelerator)
+    options = dict(places, progress=False, accelerator=session.accelerator)
+    twin = fine_tuning(replace(session.config, placebo=False), **options)
     placebo = Placebo(session.model.parameters(), twin.model.parameters(), session.config.seed)
     session.twin, session.placebo = twin, placebo
     twin.placebo, twin.random = placebo.watch, random_state()
@@ -126,6 +126,7 @@ def fine_tuning(
     config:RunConfig,            # of the run
     data_dir:str|Path|None=None, # folder with the tasks' files; None for `ISTAR_DATA`
     hub:bool=False,              # allow downloads from the Hugging Face hub
+    goal:float|None=None,        # target of the penalty, where the configuration has a multiple
     **options,                   # of `Session`
 )->Session:                      # before its first update
     "Everything one fine-tuning works with."
@@ -141,13 +142,15 @@ def fine_tuning(
     data.read(tokenizer)
     _check_fit(session, layer_count(model))
     if (begin := begin_of(c)) is not None: begin(c, model, _some_states(session, model))
-    if method.make and c.placebo != "twin": session.penalty = make_penalty(c, data.task.kind).to(session.device)
+    aimed = replace(c, target=goal or c.target)
+    if method.make and c.placebo != "twin": session.penalty = make_penalty(aimed, data.task.kind).to(session.device)
     if c.relative is not None: session.strength = RelativeStrength(c.relative)
+    if c.patience is not None: session.after = stop_early
     if c.gradient_checkpointing: _recompute_states(getattr(model, "encoder", model))
-    schedule, per_epoch = dict(linear="linear", constant="constant_with_warmup")[c.schedule], len(data.groups(0))
-    optimize(session, model, c.epochs*per_epoch, schedule, per_epoch)
+    schedule, per_epoch = dict(constant="constant_with_warmup").get(c.schedule, c.schedule), len(data.groups(0))
+    optimize(session, model, c.epochs*per_epoch, schedule, per_epoch, c.optimizer)
     if c.placebo is True: session.placebo = RandomDirection(session.model.parameters(), c.seed)
-    if c.placebo == "twin": _add_twin(session, data_dir, hub)
+    if c.placebo == "twin": _add_twin(session, data_dir=data_dir, hub=hub, goal=goal)
     set_seed(c.seed, device_specific=True)  # different dropout on every process
     if options.get("tracker"):
         session.accelerator.init_trackers(c.id, {k: str(v) for k, v in asdict(c).items()})
@@ -299,6 +302,7 @@ def run_epochs(
         _run_epoch(session, folder, checkpoint_every)
         start = time.monotonic()
         session.epochs.append(session.work.evaluate(session))
+        if session.after is not None: session.after(session)
         note(session, session.epochs[-1])
         clock(session, start)
         save_checkpoint(session, folder)
@@ -308,14 +312,30 @@ def make_record(session:Session)->RunRecord:
     "The record of a finished session, after the second stage of a method that has one."
     rows, found, task = session.data, session.data.data, session.data.task
     if (finish := method_of(session.config.method).finish) is not None:
-        start, second = time.monotonic(), finish(session)
-        session.epochs.append(evaluated(session) | second)
+        start, stopped = time.monotonic(), {} if session.best is None else restore_best(session)
+        second = finish(session)
+        session.epochs.append(evaluated(session) | stopped | second)
         clock(session, start)
     data = dict(source=found.source, sha256=found.sha256, model_sha256=session.origin["model"], note=found.note,
                 train=len(rows.train), validation=len(rows.validation))
     if found.source == "own": data |= dict(kind=task.kind, labels=list(task.labels))
+    if multiple_of(session.config): data |= dict(target=(session.twin or session).penalty.target)
     return RunRecord(asdict(session.config), session.config.id, "done", task.metric, session.epochs[-1][task.metric],
                      session.epochs, session.steps, data, machine(session), round(session.seconds, 2), session.started)
+
+# %% ../../nbs/training/09_training.ipynb #13a2d572
+def _goal(config:RunConfig, root:str|Path)->float|None:
+    "The IsoScore that a multiple of the plain run's asks for; None where the target is a number or there is none."
+    if (times := multiple_of(config)) is None: return None
+    run = plain_of(config).id
+    plain = find_record(root, run)
+    if plain is None or plain.status != "done":
+        raise ValueError(f"`target` {config.target!r} is a multiple of the plain run's IsoScore, and {root} has no "
+                         f"finished record of that run ({run}): train it first, or give both to a sweep")
+    if (goal := times*plain.epochs[-1]["isoscore"]) >= 1:
+        raise ValueError(f"`target` {config.target!r} of the plain run's IsoScore is {goal:.3g}, and must be below 1")
+    return goal
+
 
 # %% ../../nbs/training/09_training.ipynb #87dd43fa
 def _fine_tuning_work()->Objective:
@@ -327,6 +347,7 @@ def open_session(config:Described, root:str|Path, folder:Path, remake:bool=False
                  work:Objective|None=None, **options)->Session:
     "A session, resumed from its checkpoint if it has one; what cannot be carried out is an error here."
     work = work or _fine_tuning_work()
+    if (goal := _goal(config, root)) is not None: options["goal"] = goal
     session = work.start(config, **options)
     session.work = work
     if save_model is not None:
