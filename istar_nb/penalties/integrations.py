@@ -405,10 +405,29 @@ def _check_loss(loss:nn.Module)->None:
     if any("AdaptiveLayerLoss" in (kind.__name__ for kind in type(part).__mro__) for part in loss.modules()):
         raise ValueError(f"`loss` {name} reads the same texts again from earlier layers: use the loss inside it")
 
-# %% ../../nbs/penalties/04_integrations.ipynb #0de67751
-class IsotropyLoss(nn.Module):
-    "A sentence-transformers loss plus λ times a penalty of what the model computed for it."
+# %% ../../nbs/penalties/04_integrations.ipynb #9i510003
+class _WatchedLoss(nn.Module):
+    "A sentence-transformers loss, and the states that the model had for it."
     watched = dict(tokens=_watching_tokens, sentences=_watching_sentences)
+    model:nn.Module
+    loss:nn.Module
+    on:str
+
+    def watch(self, sentence_features:Iterable[dict[str,Tensor]], labels:Tensor|None)->tuple[Any,HiddenStates]:
+        "The inner loss, and the states that the model had for it."
+        with self.watched[self.on](self.model) as seen: loss = self.loss(sentence_features, labels)
+        widest = max((part.layers[-1].shape[-1] for part in seen), default=0)    # nested losses also see truncated ones
+        return loss, joined([part for part in seen if part.layers[-1].shape[-1] == widest])
+
+    def states(self, model:nn.Module, batch:dict)->HiddenStates:
+        "The states of a batch of the Trainer's data loader, as the penalty will see them: for `ReferenceCallback`."
+        with self.watched[self.on](model) as seen:
+            for features in _columns_of(batch): model(features)
+        return joined(seen)
+
+# %% ../../nbs/penalties/04_integrations.ipynb #0de67751
+class IsotropyLoss(_WatchedLoss):
+    "A sentence-transformers loss plus λ times a penalty of what the model computed for it."
 
     def __init__(self,
         model:nn.Module,         # the SentenceTransformer in training
@@ -435,23 +454,11 @@ class IsotropyLoss(nn.Module):
         penalty = self.regularizer(states, labels)
         return {**(loss if isinstance(loss, dict) else dict(task_loss=loss)), "penalty": self.lam*penalty}
 
-    def watch(self, sentence_features:Iterable[dict[str,Tensor]], labels:Tensor|None)->tuple[Any,HiddenStates]:
-        "The inner loss, and the states that the model had for it."
-        with self.watched[self.on](self.model) as seen: loss = self.loss(sentence_features, labels)
-        widest = max((part.layers[-1].shape[-1] for part in seen), default=0)    # nested losses also see truncated ones
-        return loss, joined([part for part in seen if part.layers[-1].shape[-1] == widest])
-
     def prepare(self, batches:Iterable[tuple[Iterable[dict[str,Tensor]],Tensor|None]])->None:
         "Show the micro-batches of an update to a penalty that takes them as one batch; the random state stays."
         def seen(features, labels):
             with torch.no_grad(): return self.watch([dict(column) for column in features], labels)[1], labels
         with same_random_state(): self.regularizer.prepare(seen(*batch) for batch in batches)
-
-    def states(self, model:nn.Module, batch:dict)->HiddenStates:
-        "The states of a batch of the Trainer's data loader, as the penalty will see them: for `ReferenceCallback`."
-        with self.watched[self.on](model) as seen:
-            for features in _columns_of(batch): model(features)
-        return joined(seen)
 
 # %% ../../nbs/penalties/04_integrations.ipynb #9i510002
 class WholeUpdateMixin:

@@ -298,8 +298,24 @@ def _mark(states:HiddenStates)->tuple[int,Tensor]: # how many tokens; (d,) the f
     first = states.kept[-1].detach()[0, 0].to(torch.float32, copy=True)    # a view would keep the whole layer
     return int(states.host_mask.count_nonzero()), first
 
+# %% ../../nbs/penalties/09_whole_update.ipynb #9b500052b
+class _Compared(_Shown):
+    "Micro-batches that must be those shown before."
+    marks:list          # of those that are to come
+    differences:list    # whether those that came are others
+
+    def compare(self, states:HiddenStates)->None:
+        "An error for other micro-batches than those that were prepared, at the last of them where it takes looking."
+        (tokens, first), (found, now) = self.marks.pop(0), _mark(states)
+        alike = tokens == found and first.shape == now.shape
+        if alike: self.differences.append((now - first).norm() > 0.02*first.norm())
+        if not alike or not self.marks and torch.stack(self.differences).any():
+            self.marks = []
+            raise ValueError("`states` differ from those given to `prepare`: use the same micro-batches in the same "
+                             "order, and restore the random state before them")
+
 # %% ../../nbs/penalties/09_whole_update.ipynb #9b500053
-class WholeUpdate(_Shown):
+class WholeUpdate(_Compared):
     "A penalty that counts the micro-batches of an update as one batch, in the memory of one."
     def __init__(self,
         regularizer:Regularizer, # I-STAR in its variants, CosReg, VICReg, GOR, FroSSL, uniformity, KoLeo or SIGReg
@@ -333,13 +349,3 @@ class WholeUpdate(_Shown):
         with torch.autocast(states.device.type, enabled=False):
             if self.update is None: return torch.stack([x[:0].sum().to(self.value) for x in states.kept]).sum()
             return self.value + self.update.share(states, factor)
-
-    def compare(self, states:HiddenStates)->None:
-        "An error for other micro-batches than those that were prepared, at the last of them where it takes looking."
-        (tokens, first), (found, now) = self.marks.pop(0), _mark(states)
-        alike = tokens == found and first.shape == now.shape
-        if alike: self.differences.append((now - first).norm() > 0.02*first.norm())
-        if not alike or not self.marks and torch.stack(self.differences).any():
-            self.marks = []
-            raise ValueError("`states` differ from those given to `prepare`: use the same micro-batches in the same "
-                             "order, and restore the random state before them")

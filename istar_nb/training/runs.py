@@ -241,8 +241,8 @@ class RunConfig(_Training):
         _check_ranges(self)
         _check_method(self)
         _check_start(self)
-        _check_multiple(self)
         _check_parts(self)
+        _check_multiple(self)
         if self.train is not None: object.__setattr__(self, "task", own_name(self.train))
 
     @property
