@@ -115,7 +115,7 @@ def test_penalty_and_gradient_are_those_of_the_global_batch(name, of_two):
             assert (averaged - gradient).norm() <= 1e-5*gradient.norm(), first
         for key in after:
             assert torch.equal(after_a[key], after_b[key])
-            torch.testing.assert_close(after_a[key].double(), after[key], rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(after_a[key].double(), after[key].double(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", names)
