@@ -21,6 +21,8 @@ _public = {
     "geometry.watching": "watch",
     "penalties.regularizers": "Regularizer IStar UnbiasedIStar",
     "penalties.baselines": "CosReg VICRegCovariance Uniformity RelativeStrength",
+    "penalties.spread": "GOR FroSSL KoLeo SIGReg",
+    "penalties.whole_update": "WholeUpdate",
     "penalties.topology": "barcode h0_bars persistent_entropy select_bars EntropyRegularizer",
     "penalties.isolayer": "IsoLayer JointLoss IsoBN ClsModel",
     "penalties.controls": "Placebo",

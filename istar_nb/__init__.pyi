@@ -29,6 +29,11 @@ from .penalties.baselines import CosReg as CosReg
 from .penalties.baselines import VICRegCovariance as VICRegCovariance
 from .penalties.baselines import Uniformity as Uniformity
 from .penalties.baselines import RelativeStrength as RelativeStrength
+from .penalties.spread import GOR as GOR
+from .penalties.spread import FroSSL as FroSSL
+from .penalties.spread import KoLeo as KoLeo
+from .penalties.spread import SIGReg as SIGReg
+from .penalties.whole_update import WholeUpdate as WholeUpdate
 from .penalties.topology import barcode as barcode
 from .penalties.topology import h0_bars as h0_bars
 from .penalties.topology import persistent_entropy as persistent_entropy

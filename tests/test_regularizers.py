@@ -12,6 +12,7 @@ from istar_nb.geometry.dimension import two_nn
 from istar_nb.text.encoders import hidden_states, load_encoder
 from istar_nb.base.precision import check_precision, format_of, product_format, products_in
 from istar_nb.penalties.regularizers import IStar, UnbiasedIStar, batch_zeta
+from istar_nb.penalties.spread import GOR, FroSSL, KoLeo, SIGReg
 from istar_nb.geometry.scores import isoscore, isoscore_star, isoscore_unbiased, reference_of
 from istar_nb.geometry.shrinkage import optimal_zeta
 from istar_nb.base.states import HiddenStates
@@ -55,11 +56,14 @@ def make(name, dtype=torch.float32):
             "unbiased cls": lambda: UnbiasedIStar(tokens="cls"),
             "cosreg": CosReg, "cosreg all": lambda: CosReg("all", "all"), "vicreg": VICRegCovariance,
             "vicreg real": lambda: VICRegCovariance([0, 2], "real"),
-            "uniformity": Uniformity, "uniformity real": lambda: Uniformity(3., [1, 2], "real")}[name]()
+            "uniformity": Uniformity, "uniformity real": lambda: Uniformity(3., [1, 2], "real"),
+            "gor": GOR, "frossl real": lambda: FroSSL([1, 2], "real"), "koleo": KoLeo,
+            "koleo real": lambda: KoLeo("all", "real"), "sigreg": lambda: SIGReg(8).eval()}[name]()
 
 
 names = ["auto", "target", "average", "per layer", "unbiased", "unbiased target", "unbiased cls", "cosreg",
-         "cosreg all", "vicreg", "vicreg real", "uniformity", "uniformity real"]
+         "cosreg all", "vicreg", "vicreg real", "uniformity", "uniformity real", "gor",
+         "frossl real", "koleo", "koleo real", "sigreg"]
 
 
 def value_and_gradients(states, penalty):
@@ -111,7 +115,7 @@ def test_penalty_and_gradient_are_those_of_the_global_batch(name, of_two):
             assert (averaged - gradient).norm() <= 1e-5*gradient.norm(), first
         for key in after:
             assert torch.equal(after_a[key], after_b[key])
-            torch.testing.assert_close(after_a[key].double(), after[key], rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(after_a[key].double(), after[key].double(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", names)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['states_of', 'model_states', 'collect_reference', 'ReferenceCallback', 'IsotropyTrainerMixin', 'IsotropyCallback',
-           'joined', 'IsotropyLoss']
+           'joined', 'IsotropyLoss', 'WholeUpdateMixin']
 
 # %% ../../nbs/penalties/04_integrations.ipynb #fa93d71e
 import warnings
@@ -405,10 +405,29 @@ def _check_loss(loss:nn.Module)->None:
     if any("AdaptiveLayerLoss" in (kind.__name__ for kind in type(part).__mro__) for part in loss.modules()):
         raise ValueError(f"`loss` {name} reads the same texts again from earlier layers: use the loss inside it")
 
-# %% ../../nbs/penalties/04_integrations.ipynb #0de67751
-class IsotropyLoss(nn.Module):
-    "A sentence-transformers loss plus λ times a penalty of what the model computed for it."
+# %% ../../nbs/penalties/04_integrations.ipynb #9i510003
+class _WatchedLoss(nn.Module):
+    "A sentence-transformers loss, and the states that the model had for it."
     watched = dict(tokens=_watching_tokens, sentences=_watching_sentences)
+    model:nn.Module
+    loss:nn.Module
+    on:str
+
+    def watch(self, sentence_features:Iterable[dict[str,Tensor]], labels:Tensor|None)->tuple[Any,HiddenStates]:
+        "The inner loss, and the states that the model had for it."
+        with self.watched[self.on](self.model) as seen: loss = self.loss(sentence_features, labels)
+        widest = max((part.layers[-1].shape[-1] for part in seen), default=0)    # nested losses also see truncated ones
+        return loss, joined([part for part in seen if part.layers[-1].shape[-1] == widest])
+
+    def states(self, model:nn.Module, batch:dict)->HiddenStates:
+        "The states of a batch of the Trainer's data loader, as the penalty will see them: for `ReferenceCallback`."
+        with self.watched[self.on](model) as seen:
+            for features in _columns_of(batch): model(features)
+        return joined(seen)
+
+# %% ../../nbs/penalties/04_integrations.ipynb #0de67751
+class IsotropyLoss(_WatchedLoss):
+    "A sentence-transformers loss plus λ times a penalty of what the model computed for it."
 
     def __init__(self,
         model:nn.Module,         # the SentenceTransformer in training
@@ -431,14 +450,31 @@ class IsotropyLoss(nn.Module):
     )->dict[str,Tensor]|Tensor:                       # in training `task_loss` and λ times `penalty`; else the loss
         "Both parts of the training loss; the Trainer adds them."
         if not self.model.training: return self.loss(sentence_features, labels)
-        with self.watched[self.on](self.model) as seen: loss = self.loss(sentence_features, labels)
-        widest = max((part.layers[-1].shape[-1] for part in seen), default=0)    # nested losses also see truncated ones
-        whole = [part for part in seen if part.layers[-1].shape[-1] == widest]
-        penalty = self.regularizer(joined(whole), labels)
+        loss, states = self.watch(sentence_features, labels)
+        penalty = self.regularizer(states, labels)
         return {**(loss if isinstance(loss, dict) else dict(task_loss=loss)), "penalty": self.lam*penalty}
 
-    def states(self, model:nn.Module, batch:dict)->HiddenStates:
-        "The states of a batch of the Trainer's data loader, as the penalty will see them: for `ReferenceCallback`."
-        with self.watched[self.on](model) as seen:
-            for features in _columns_of(batch): model(features)
-        return joined(seen)
+    def prepare(self, batches:Iterable[tuple[Iterable[dict[str,Tensor]],Tensor|None]])->None:
+        "Show the micro-batches of an update to a penalty that takes them as one batch; the random state stays."
+        def seen(features, labels):
+            with torch.no_grad(): return self.watch([dict(column) for column in features], labels)[1], labels
+        with same_random_state(): self.regularizer.prepare(seen(*batch) for batch in batches)
+
+# %% ../../nbs/penalties/04_integrations.ipynb #9i510002
+class WholeUpdateMixin:
+    "Shows an `IsotropyLoss` a whole update: `class MyTrainer(WholeUpdateMixin, SentenceTransformerTrainer)`."
+    micro_batches:Sequence[dict] = ()   # of the update that begins
+
+    def get_batch_samples(self, *args, **kwargs)->tuple[list,Tensor|int|None]:
+        "The micro-batches of an update, which are kept until its first loss."
+        batches, items = super().get_batch_samples(*args, **kwargs)
+        self.micro_batches = list(batches)
+        return batches, items
+
+    def compute_loss(self, model:nn.Module, inputs:dict, *args, **kwargs)->Tensor|tuple[Tensor,Any]:
+        "As the Trainer's; before the first loss of an update its penalty sees all micro-batches."
+        batches, self.micro_batches, loss = self.micro_batches, (), self.loss
+        if (model.training and len(batches) > 1 and isinstance(loss, IsotropyLoss) and loss.regularizer.needs_update):
+            shown = (self.collect_features(self._prepare_inputs(batch)) for batch in batches)
+            with self.compute_loss_context_manager(): loss.prepare(shown)
+        return super().compute_loss(model, inputs, *args, **kwargs)

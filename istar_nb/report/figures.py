@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ..training.methods import METHODS
+from ..training.methods import method_of
 from ..training.records import RunRecord
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def method_color(
     lam:float=0.,  # its strength λ, whose sign tells the two colours of I-STAR and CosReg apart
 )->str:            # hexadecimal colour
     "The colour of a method, the same in every figure."
-    colors = METHODS[method].colors
+    colors = method_of(method).colors
     return colors[-1 if lam < 0 else 0]
 
 # %% ../../nbs/report/01_figures.ipynb #f7a72fc8
@@ -76,7 +76,7 @@ def run_label(
     config:dict,  # of a `RunRecord`
 )->str:           # such as "I-STAR, λ = −0.1"
     "How a run is called in tables and figures."
-    name, strength = METHODS[config["method"]].label, _strength_of(config)
+    name, strength = method_of(config["method"]).label, _strength_of(config)
     if not strength or config["method"] == "none": return name
     return f"{name}, {'λ =' if config.get('relative') is None else 'relative'} {signed(strength)}"
 

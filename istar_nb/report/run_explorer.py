@@ -15,7 +15,7 @@ import numpy as np
 
 from .explorers import draws, references
 from .figures import method_color, run_label
-from ..training.methods import METHODS, owners
+from ..training.methods import METHODS, method_of, owners
 from ..training.records import RunRecord, iterate_records
 from ..training.runs import RunConfig, defaults
 from .explorer_parts import Choice, Explorer, controls, data_script, explorer, page_parts
@@ -93,12 +93,17 @@ def _setting(
     label:str,        # its name in the table
 )->dict:              # plain JSON values
     "How a setting is shown; `kind` is its name in the legend."
-    method, strength = METHODS[config.method], (config.lam if config.relative is None else config.relative) or 0
+    method, strength = method_of(config.method), (config.lam if config.relative is None else config.relative) or 0
     sign = f", λ {'<' if strength < 0 else '>'} 0" if len(method.colors) > 1 else ""
     return dict(label=label, method=config.method, color=method_color(config.method, strength),
                 kind=f"{method.label}{sign}{', placebo'*config.placebo}", placebo=config.placebo)
 
 # %% ../../nbs/report/08_run_explorer.ipynb #fc0d001d
+def _place(method:str)->tuple[int,str]: # in the table; others come after it, by name
+    "Where a method is listed."
+    return list(METHODS).index(method) if method in METHODS else len(METHODS), method
+
+
 def compact_runs(
     root:str|Path,  # folder or fsspec URL of a store
 )->dict[str,list]:  # columns, a value for every run, and `settings`
@@ -107,7 +112,7 @@ def compact_runs(
     for data, records in _comparable_records(root).items():
         configs = [RunConfig.from_dict(record.config) for record in records]
         for record, config, name in zip(records, configs, _setting_names(configs)):
-            settings[list(METHODS).index(config.method), config.lam or 0, name] = config
+            settings[_place(config.method), config.lam or 0, name] = config
             rows.append(_run_row(record) | dict(data=data, name=name, twin=_plain_run(config).id))
     numbers = {name: i for i, (*_, name) in enumerate(sorted(settings))}
     places = {row["id"]: i for i, row in enumerate(rows)}
@@ -125,7 +130,7 @@ def run_controls(
     if not data: raise ValueError("`runs` is empty: no encoder of the store has a finished run with a method")
     depth = max(map(len, runs["layers"]))
     tried = {setting["method"] for setting in runs["settings"]} - {"none"}
-    methods = ("all", *(method for method in METHODS if method in tried))
+    methods = ("all", *sorted(tried, key=_place))
     return {"data": Choice("encoder and task", data[0], data),
             "method": Choice("method", methods[1], methods),
             "layer": Choice("isotropy of", "pooled", ("pooled", "embeddings", *map(str, range(1, depth)))),

@@ -25,6 +25,7 @@ import numpy as np
 
 import istar_nb
 from ..base.files import files_sha256, json_files, local_path, open_root, read_text, write_whole
+from .methods import remember_method
 from .runs import Described, RunConfig, check_type, schema, task_of
 from ..text.task_scores import one_answer
 from ..text.tasks import TASKS, load_task
@@ -66,6 +67,7 @@ class Recorded:
         if unknown := sorted(set(values) - {f.name for f in fields(cls)}):
             raise ValueError(f"a record has no field {', '.join(map(repr, unknown))}")
         record = cls(**values)
+        remember_method(record.config.get("method"))    # of another version, or of a changed copy
         if cls.describes.from_dict(record.config).id != record.id:
             raise ValueError(f"the record's id {record.id!r} does not belong to its configuration")
         for name in cls.describes.retired: record.config.pop(name, None)    # at their old defaults they say nothing

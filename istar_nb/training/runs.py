@@ -19,7 +19,7 @@ from typing import ClassVar, Literal, Self, get_args, get_origin
 
 import numpy as np
 
-from .methods import METHODS, owners, penalties
+from .methods import METHODS, full_name, has_penalty, is_known, method_of, owners, takes_option
 from ..base.names import near
 from ..text.tasks import TASKS, Task, own_name, own_task
 
@@ -156,13 +156,13 @@ def task_of(config:_Rows)->str|Task:
     return own_task(config.train, config.text, config.label, config.text2, config.validation)
 
 # %% ../../nbs/training/02_runs.ipynb #b7fb63b6
-MethodName = Literal[*METHODS]  # pyrefly: ignore[invalid-literal]
+MethodName = Literal[*METHODS] | str  # pyrefly: ignore[invalid-literal]
 
 # %% ../../nbs/training/02_runs.ipynb #f3962b52
 @dataclass(frozen=True)
 class _Strength(_Rows):
     model: str = "minilm"             # an alias (minilm, tiny-bert, ...), a local folder or a hub id
-    method: MethodName = "none"       # what is done about isotropy: a row of the table of methods
+    method: MethodName = "none"       # what is done about isotropy: of the table, or my_module:MyPenalty
     lam: float | None = None          # λ of the penalty; None: the method's own. istar: above 0 raises ι, below lowers
     relative: float | None = None     # instead of λ: the penalty's gradient as a fraction of the task's, with λ's sign
     lam_start: float = 0.             # epochs before the penalty sets in; fractions are allowed
@@ -184,6 +184,7 @@ class _Penalty(_Strength):
     per_layer: bool = False           # istar: average one score per layer instead of scoring the union of layers
     scope: Literal["global", "local"] = "global"  # penalty of the batch of all processes, or of each its own
     max_points: int | None = None     # tokens of a batch that the penalty sees, drawn at random; None for all
+    whole_update: bool = False        # penalty of the `accumulate` batches of an update as one batch, not of each
     selection: Literal["atienza", "released", "none"] = "atienza"  # entropy: which bars count as features
     maxdim: int = 0                   # entropy: largest dimension of the barcode; 1 adds the entropy of loops
     noise: float = 0.                 # entropy: weight of the mean length of bars not selected; 0.05 as released
@@ -236,18 +237,19 @@ class RunConfig(_Training):
 
     def __post_init__(self):
         super().__post_init__()
+        if (name := full_name(self.method)) != self.method: object.__setattr__(self, "method", name)
         _check_ranges(self)
         _check_method(self)
         _check_start(self)
-        _check_multiple(self)
         _check_parts(self)
+        _check_multiple(self)
         if self.train is not None: object.__setattr__(self, "task", own_name(self.train))
 
     @property
     def complete(self)->"RunConfig":
         "The same run with the method's own values in place of None."
-        own = {name: value for name, value in METHODS[self.method].own.items() if getattr(self, name) is None}
-        if self.target is not None and self.lam is None and self.method in penalties: own["lam"] = 1.
+        own = {name: value for name, value in method_of(self.method).own.items() if getattr(self, name) is None}
+        if self.target is not None and self.lam is None and has_penalty(self.method): own["lam"] = 1.
         if self.relative is not None: own.pop("lam", None)
         if self.method == "none": own |= {name: defaults[name] for name in owners} | dict(lam=0., tokens="real")
         return replace(self, **own)
@@ -282,7 +284,8 @@ def _check_ranges(c:RunConfig)->None:
 # %% ../../nbs/training/02_runs.ipynb #ee196f25
 def _check_method(c:RunConfig)->None:
     "An error if the method lacks a strength, or has one or options that are not its own."
-    method, penalty, strength = METHODS[c.method], c.method in penalties, c.relative or c.lam
+    method, penalty, strength = method_of(c.method), has_penalty(c.method), c.relative or c.lam
+    if not is_known(c.method): return    # of a record: what belongs to it is not known here
     def refuse(text): raise ValueError(text)
     if not penalty and strength:
         refuse(f"`lam` is {strength}, and method {c.method!r} has no penalty: name a method that has one")
@@ -295,7 +298,8 @@ def _check_method(c:RunConfig)->None:
     if penalty and method.lam is None and (c.lam, c.relative, c.target) == (None, None, None):
         refuse(f"`lam` is missing: method {c.method!r} has no strength of its own; give `lam`, `relative` or `target`")
     for name, mine in owners.items():
-        if c.method not in ("none", *mine) and getattr(c, name) not in (defaults[name], method.own.get(name)):
+        usual = defaults[name], method.own.get(name)
+        if c.method != "none" and not takes_option(c.method, name) and getattr(c, name) not in usual:
             refuse(f"`{name}` is an option of {', '.join(mine)}, and the method is {c.method!r}")
     if c.placebo == "twin" and c.precision == "fp16":
         refuse("`precision` 'fp16' scales gradients, which `placebo` 'twin' adds to: choose 'bf16' or 'fp32'")
@@ -305,7 +309,7 @@ def _check_method(c:RunConfig)->None:
 # %% ../../nbs/training/02_runs.ipynb #eec3c536
 def _check_start(c:RunConfig)->None:
     "An error if a penalty's start is described in part, or cannot be made."
-    penalty, goal = c.method in penalties, c.start_isoscore
+    penalty, goal = has_penalty(c.method), c.start_isoscore
     if goal is None and penalty and c.shape != defaults["shape"]:
         raise ValueError(f"`shape` {c.shape!r} describes the start that `start_isoscore` gives, and that is missing")
     if goal is not None and not penalty:
@@ -333,9 +337,9 @@ def _check_multiple(c:RunConfig)->None:
     if not re.fullmatch(r"\d*\.?\d+x", c.target) or not float(c.target[:-1]):
         raise ValueError("`target` must be a number, or a multiple of the plain run's IsoScore such as '0.5x', not "
                          f"{c.target!r}")
-    if c.method not in penalties:
+    if not has_penalty(c.method):
         raise ValueError(f"`target` {c.target!r} is for penalties: method {c.method!r} starts from a number")
-    if c.layers is not None or c.per_layer or (c.tokens or METHODS[c.method].tokens) != "real":
+    if c.layers is not None or c.per_layer or (c.tokens or method_of(c.method).tokens) != "real":
         raise ValueError(f"`target` {c.target!r} is of the text in all layers together: leave out `layers` and "
                          "`per_layer`, and let `tokens` be 'real'")
 

@@ -1,0 +1,106 @@
+"A penalty of one's own as a method, without a change to the package; records of methods that nothing here explains."
+import json
+import os
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+
+from istar_nb.penalties.spread import GOR
+from istar_nb.base.states import HiddenStates
+from istar_nb.report.figures import method_color, run_label
+from istar_nb.sweeps.grids import load_records
+from istar_nb.training.records import iterate_records
+
+MODULE = '''
+from istar_nb import Regularizer
+
+class VarianceShare(Regularizer):
+    "The sum of the squared variances of the dimensions, divided by the square of their sum."
+    def __init__(self, tokens="real"):
+        super().__init__()
+        self.tokens = tokens
+
+    def forward(self, states, labels=None):
+        variances = states.points(-1, self.tokens).float().var(0)
+        return (variances**2).sum()/variances.sum()**2
+'''
+ENTRY = "[istar_nb.penalties]\nvariance-share = my_variance:VarianceShare\n"
+
+
+def istar(folder, words, *paths):
+    "What `istar` prints in a folder, where modules are also looked for."
+    path = os.pathsep.join(map(str, (*paths, os.environ.get("PYTHONPATH", ""))))
+    program = "import sys; sys.path.remove('') if '' in sys.path else None; from istar_nb.app.cli import main; main()"
+    return subprocess.run([sys.executable, "-c", program, *words], cwd=folder,
+                          env=os.environ | dict(PYTHONPATH=path), capture_output=True, encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    "A store with a run of a method of one's own, and another name for it in an installed package."
+    folder = tmp_path_factory.mktemp("own")
+    (folder/"my_variance.py").write_text(MODULE, encoding="utf-8")
+    info = folder/"site"/"my_variance-1.dist-info"
+    info.mkdir(parents=True)
+    (info/"METADATA").write_text("Metadata-Version: 2.1\nName: my_variance\nVersion: 1\n", encoding="utf-8")
+    (info/"entry_points.txt").write_text(ENTRY, encoding="utf-8")
+    run = istar(folder, "train stdlib-docs --model tiny-bert --limit 64 --epochs 1 --max-length 16 --batch-size 32 "
+                        "--method my_variance:VarianceShare --tokens cls --root runs --no-progress".split())
+    assert not run.returncode, run.stderr
+    return folder
+
+
+def test_a_class_of_ones_own_is_a_method(store):
+    record, = iterate_records(store/"runs")
+    assert (record.status, record.config["method"], record.config["lam"]) == ("done", "my_variance:VarianceShare", 1.)
+    assert record.steps == [] or all(0 < step["penalty"] <= 1 for step in record.steps)
+
+
+def test_an_entry_point_is_the_same_run(store):
+    before = (next((store/"runs").glob("*.json"))).stat().st_mtime_ns
+    run = istar(store, "train stdlib-docs --model tiny-bert --limit 64 --epochs 1 --max-length 16 --batch-size 32 "
+                       "--method variance-share --tokens cls --root runs --no-progress".split(), store/"site")
+    path, = (store/"runs").glob("*.json")
+    assert not run.returncode and path.stat().st_mtime_ns == before, run.stderr
+
+
+def test_records_are_read_without_the_module_and_of_methods_unknown_here(store, tmp_path):
+    path, = (store/"runs").glob("*.json")
+    values = json.loads(path.read_text(encoding="utf-8"))
+    from istar_nb.training.runs import RunConfig
+    canonical = json.loads(RunConfig.from_dict(values["config"]).canonical) | dict(method="of-a-fork")
+    from hashlib import sha256
+    other = sha256(json.dumps(canonical, sort_keys=True).encode()).hexdigest()[:16]
+    (tmp_path/path.name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+    fork = values | dict(id=other, config=values["config"] | dict(method="of-a-fork"))
+    (tmp_path/f"{other}.json").write_text(json.dumps(fork), encoding="utf-8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        records = list(iterate_records(tmp_path))
+        table = load_records(tmp_path)
+    assert {record.config["method"] for record in records} == {"my_variance:VarianceShare", "of-a-fork"}
+    assert set(table.method) == {"my_variance:VarianceShare", "of-a-fork"}
+    assert {run_label(record.config) for record in records} == {"VarianceShare, λ = +1", "of-a-fork, λ = +1"}
+    assert method_color("of-a-fork") == "#888888"
+    run = istar(tmp_path, ["runs", "."])
+    assert not run.returncode and "of-a-fork" in run.stdout and "skipped" not in run.stdout + run.stderr, run.stderr
+
+
+def test_a_method_that_cannot_be_made_is_an_error_before_training(tmp_path):
+    for method, words in (("no_module_of_this_name:P", "cannot be imported"), ("cosreq", "did you mean cosreg"),
+                          ("istar_nb.base.states:HiddenStates", "")):
+        run = istar(tmp_path, ["train", "stdlib-docs", "--model", "tiny-bert", "--method", method, "--root", "runs",
+                               "--limit", "64", "--no-progress"])
+        assert run.returncode and words in run.stderr and not list((tmp_path/"runs").glob("*.json")), run.stderr
+
+
+def test_gor_is_that_of_sentence_transformers():
+    losses = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
+    if not hasattr(losses, "GlobalOrthogonalRegularizationLoss"): pytest.skip("an older version")
+    x = torch.randn(12, 6, generator=torch.Generator().manual_seed(0)) + 0.5
+    other = losses.GlobalOrthogonalRegularizationLoss(torch.nn.Identity())
+    ours = GOR()(HiddenStates([x[:, None]], torch.ones(12, 1)))
+    torch.testing.assert_close(ours, sum(other.compute_gor(x)))

