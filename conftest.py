@@ -25,7 +25,7 @@ from nbdev.config import get_config
 
 root = Path(__file__).resolve().parent
 # What takes longest starts first, so that no core is left idle at the end.
-LONGEST = ["test_ray", "09_training", "test_accelerator", "test_docs", "test_sweeps", "test_resume", "test_cli", "test_howto",
+LONGEST = ["test_ray", "09_training", "test_accelerator", "test_docs", "test_nbdev", "test_sweeps", "test_resume", "test_cli", "test_howto",
            "test_fuzz", "10_pretraining", "test_integrations", "04_integrations", "07_second_stage", "test_kills", "01_executors",
            "test_explore", "test_places", "1_measure", "05_isotropy", "test_pretraining", "test_streaming", "test_lab",
            "test_training", "07_claims", "00_regularizers", "11_transforms"]

@@ -37,10 +37,10 @@ def ratio(above, below):
     return round(median(above)/median(below), 3), [round(low, 3), round(high, 3)]
 
 
-def peer_python(name, *requirements):
-    "The interpreter of an environment that holds another package; it is made once."
-    folder, made = root/".venv"/f"peer-{name}", root/".venv"/f"peer-{name}"/"made"
-    if not made.exists():
+def peer_python(name, *requirements, folder=None):
+    "The interpreter of an environment that holds another package; it is made once, in .venv or in a folder."
+    folder = (folder or root/".venv")/f"peer-{name}"
+    if not (made := folder/"made").exists():
         print(f"making an environment for {requirements[0]} (once) ...", flush=True)
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         subprocess.run([folder/"bin"/"pip", "install", "--quiet", *requirements], check=True)

@@ -13,7 +13,7 @@ from processes import on_two
 from torch.testing import assert_close
 
 from istar_nb.app.cli import main
-from istar_nb.geometry.second_moments import CKAMetric, CosineMetric, VarianceMetric
+from istar_nb.geometry.second_moments import CKAMetric, ClassVarianceMetric, CosineMetric, VarianceMetric
 from istar_nb.report.comparing import checkpoints_in, compare
 from istar_nb.text.encoders import load_encoder
 from istar_nb.text.tasks import load_task
@@ -32,16 +32,17 @@ def states():
 def metrics(rows):
     "Every streamed member, after it has seen some of the sentences."
     x, y, mask = (part[rows] for part in states())
-    made = CKAMetric(6), CosineMetric(), VarianceMetric(6)
+    made = CKAMetric(6), CosineMetric(), VarianceMetric(6), ClassVarianceMetric(6, 3)
     made[0].update(x, y, mask)
-    for metric in made[1:]: metric.update(x, mask)
+    for metric in made[1:3]: metric.update(x, mask)
+    made[3].update(x, (torch.arange(60) % 3)[rows], mask)
     return made
 
 
 def numbers(found):
     "Values and errors as one tensor."
-    cosines, variances = (estimate for metric in found[1:] for estimate in [list(metric.compute().values())])
-    return torch.stack([part for estimate in (found[0].compute(), *cosines, *variances) for part in estimate])
+    others = [estimate for metric in found[1:] for estimate in metric.compute().values()]
+    return torch.stack([part for estimate in (found[0].compute(), *others) for part in estimate])
 
 
 def seen_by_two(rank=None):

@@ -47,6 +47,12 @@ class Client(NotebookClient):
         return cell if flagged(cell) else await super().async_execute_cell(cell, *args, **kwargs)
 
 
+def store_no_progress(cell):
+    "Forget what a cell printed whose result the site hides: how far a sweep is, and how long it takes."
+    if any(line.replace(" ", "") == "#|output:false" for line in cell.source.splitlines()[:3]):
+        cell.outputs = [output for output in cell.outputs if output.output_type != "stream"]
+
+
 def store_no_controls(cell):
     "Put words in place of controls, whose state, names and scripts are not stored."
     for output in cell.get("outputs", []):
@@ -75,6 +81,7 @@ def run(path):
            extra_arguments=["--log-level=40", "--InlineBackend.figure_formats=retina"]).execute()
     for cell in nb.cells:
         store_no_controls(cell)
+        if cell.cell_type == "code" and not flagged(cell): store_no_progress(cell)
         if not flagged(cell): store_few_colors(cell)
     nb.metadata.pop("widgets", None)
     nb.metadata["kernelspec"] = {"display_name": "python3", "language": "python", "name": "python3"}

@@ -25,6 +25,15 @@ def _check_shrinkage(zeta:float, reference:Path|None, tokens:str)->None:
     if zeta and tokens == "audit":
         raise ValueError("--zeta has no meaning with --tokens audit, which compares text and padding")
 
+# %% ../../nbs/app/02_measuring.ipynb #645db8da
+def _check_reads_no_text(what:"Measured")->None:
+    "An error for an option that only a model has."
+    of_models = ("model", "tokens", "layers", "batch_tokens", "max_length", "limit")
+    for name in of_models:
+        if getattr(what, name) != getattr(type(what), name):
+            option = name.replace("_", "-")
+            raise ValueError(f"--{option} says how a model reads texts, and has no meaning with --embeddings")
+
 # %% ../../nbs/app/02_measuring.ipynb #f3b19165
 @dataclass(frozen=True)
 class Measured:
@@ -55,11 +64,7 @@ class Measured:
         if len(given) > 1: raise ValueError(f"--{given[0]} and --{given[1]} are given: name one of them")
         if self.column is not None and self.text is None:
             raise ValueError("--column needs a table: name one with --text")
-        of_models = ("model", "tokens", "layers", "batch_tokens", "max_length", "limit")
-        changed = [name for name in of_models if getattr(self, name) != getattr(type(self), name)]
-        if self.embeddings is not None and changed:
-            option = changed[0].replace("_", "-")
-            raise ValueError(f"--{option} says how a model reads texts, and has no meaning with --embeddings")
+        if self.embeddings is not None: _check_reads_no_text(self)
         check_positive(limit=self.limit, batch_tokens=self.batch_tokens, max_length=self.max_length)
         if str(self.text) != "-": check_file("--text", self.text)
         check_file("--embeddings", self.embeddings)
@@ -93,7 +98,7 @@ def _report(found:object, place:Path)->None:
     print(f"report: {page}\nvalues: {values}")
     if earlier: print(earlier)
 
-# %% ../../nbs/app/02_measuring.ipynb #9b548e03
+# %% ../../nbs/app/02_measuring.ipynb #a0d17ed0
 def _audited(what:Measured, texts:object, layers:object, source:str)->object:
     "The audit of a model, whose texts come from somewhere."
     from istar_nb.report.audit import audit
@@ -102,7 +107,7 @@ def _audited(what:Measured, texts:object, layers:object, source:str)->object:
     found = audit(what.model, texts, layers, what.hub, max_length=what.max_length, progress=what.progress)
     return replace(found, source=found.source.replace(" texts in", f" texts of {source} in", 1))
 
-
+# %% ../../nbs/app/02_measuring.ipynb #9b548e03
 def measure_command(
     what: Measured,
 )->None:

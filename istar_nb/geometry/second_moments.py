@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MEMBERS', 'Jackknifed', 'estimate', 'variance_parts', 'Directions', 'MemberSums', 'second_moments', 'class_variances',
            'Left', 'hsic_of_rows', 'cka_with_error', 'cka', 'cka_of_layers', 'GroupMoments', 'Stream',
-           'second_moments_of', 'CKAMetric', 'CosineMetric', 'VarianceMetric']
+           'second_moments_of', 'CKAMetric', 'CosineMetric', 'VarianceMetric', 'ClassVarianceMetric']
 
 # %% ../../nbs/geometry/09_second_moments.ipynb #f5554d85
 from collections.abc import Callable, Sequence
@@ -412,6 +412,13 @@ def _sentence_parts(
     few = torch.stack([n, torch.ones_like(n), n**2, squares, squares, n*squares], 1)
     return torch.cat([few, mean], 1)
 
+
+def _add_sentences(parts:Tensor, each:Tensor, places:Tensor)->None: # (K, 6+d), (B, 6+d), (B,)
+    "Merge every sentence into one of the sets."
+    for place, numbers in zip(places, each):
+        parts[place] = _merged_variances(torch.stack([parts[place], numbers])[:, None])[0]
+
+
 # %% ../../nbs/geometry/09_second_moments.ipynb #413c7f48
 class VarianceMetric(Metric):
     "Variance between and within sentences, streamed."
@@ -433,8 +440,7 @@ class VarianceMetric(Metric):
         "Take in a batch of whole sentences."
         each = _sentence_parts(x, mask).to(self.parts)
         group = torch.from_numpy(deal(each[:, 0].tolist(), self.parts[:, 0].tolist())).to(each.device)
-        for g, numbers in zip(group, each):
-            self.parts[g] = _merged_variances(torch.stack([self.parts[g], numbers])[:, None])[0]
+        _add_sentences(self.parts, each, group)
 
     def compute(self)->dict[str,Jackknifed]: # variance_between, variance_within
         "Both, of everything that all processes have seen."
@@ -448,3 +454,68 @@ class VarianceMetric(Metric):
         without = torch.stack([values(torch.cat([parts[:g], parts[g+1:]])) for g in range(len(parts))], 1)
         return {f"variance_{name}": Jackknifed(value, group_error(value, left, parts[:, 0]))
                 for name, value, left in zip(("between", "within"), found, without)}
+
+# %% ../../nbs/geometry/09_second_moments.ipynb #f51549fd
+def _class_of(classes:Tensor, mask:Tensor)->Tensor: # (B, T)
+    "The class of every token."
+    if classes.shape == mask.shape[:1]: return classes.to(mask.device)[:, None].expand(mask.shape)
+    if classes.shape == mask.shape: return classes.to(mask.device)
+    raise ValueError(f"`classes` must be ({len(mask)},) or {tuple(mask.shape)}, but has shape {tuple(classes.shape)}")
+
+
+def _class_values(parts:Tensor)->dict[str,Jackknifed]: # (K, C+1, 6+d), as of `_merged_variances`; the last row: all
+    "Variance between and within classes of groups, with errors by leaving out a group."
+    parts = parts[parts[:, -1, 0] > 0]
+    _check_groups(len(parts))
+    if (parts[:, :-1, 0].sum(0) > 0).sum() < 2:
+        raise ValueError("`classes` must have at least two different, and has one")
+    def values(parts):
+        n, _, p2, squares, _, weighted = _merged_variances(parts)[:, :6].T
+        halves, pairs = n*squares - weighted, n**2 - p2
+        within = halves[:-1].sum()/pairs[:-1].sum()
+        other = (halves[-1] - halves[:-1].sum())/(pairs[-1] - pairs[:-1].sum())
+        return torch.stack([other - within, within, 1 - within/other])
+    found = values(parts)
+    without = torch.stack([values(torch.cat([parts[:g], parts[g+1:]])) for g in range(len(parts))], 1)
+    return {name: Jackknifed(value, group_error(value, left, parts[:, -1, 0]))
+            for name, value, left in zip(("between", "within", "share"), found, without)}
+
+# %% ../../nbs/geometry/09_second_moments.ipynb #50135038
+class ClassVarianceMetric(Metric):
+    "Variance between and within classes, streamed, over pairs of points of distinct sentences."
+    full_state_update, is_differentiable, higher_is_better = False, False, None
+
+    def __init__(self,
+        d:int,        # dimensions
+        classes:int,  # how many, at least 2
+        groups:int=8, # groups of sentences for the errors, at least 5
+        **options,    # of `torchmetrics.Metric`
+    ):
+        super().__init__(**options)
+        if classes < 2: raise ValueError(f"`classes` must be at least 2, not {classes!r}")
+        self.rows = classes + 1    # of a group: its classes, and all of its points
+        parts = torch.zeros(groups*self.rows, 6+d, dtype=torch.float64)
+        self.add_state("parts", parts, dist_reduce_fx=_merged_variances, persistent=True)
+
+    def update(self,
+        x:Tensor,              # (B, T, d) states
+        classes:Tensor,        # (B,) whole numbers from 0, of sentences, or (B, T), of tokens
+        mask:Tensor|None=None, # (B, T) non-zero marks a token that counts; None for all
+    )->None:
+        "Take in a batch of whole sentences."
+        each, last = _sentence_parts(x, mask).to(self.parts), self.rows - 1
+        mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask.bool()
+        kinds = _class_of(classes, mask)
+        if not ((kinds >= 0) & (kinds < last))[mask].all():
+            raise ValueError(f"`classes` must be whole numbers from 0 to {last - 1}")
+        groups = torch.full((len(x),), -1, device=mask.device)
+        dealt = deal(each[:, 0].tolist(), self.parts[last::self.rows, 0].tolist())
+        groups[mask.any(1)] = torch.from_numpy(dealt).to(groups)
+        for kind in range(self.rows):
+            part = mask if kind == last else mask & (kinds == kind)
+            places = groups[part.any(1)]*self.rows + kind
+            _add_sentences(self.parts, _sentence_parts(x, part).to(self.parts), places)
+
+    def compute(self)->dict[str,Jackknifed]: # "between", "within" and "share", as of `class_variances`
+        "All of everything that all processes have seen."
+        return _class_values(self.parts.unflatten(0, (-1, self.rows)))

@@ -24,7 +24,7 @@ from ..base.matrices import matrix_parts
 from ..base.points import as_points
 from ..base.progress import waiting
 from ..base.states import HiddenStates, layer_count, layer_numbers, token_mask
-from ..geometry.second_moments import cka_of_layers
+from ..geometry.second_moments import cka_of_layers, cka_with_error
 from ..geometry.streaming import machine_memory
 from ..geometry.sums import group_error, left_out_measures, one_thread, unbiased_of, values_and_errors
 from .figures import compare_figure, measure_names, png_bytes, series_figure
@@ -59,6 +59,8 @@ class Seen(NamedTuple):
     measures:dict[str,Measurement] # layer -> its measurement
     vectors:dict[str,Tensor]       # layer -> (n, d) float32: one point for each text of the sample
     there:Tensor                   # (n,) bool: which of these texts have a token
+    pieces:dict[int,list[str]]     # text of the sample -> its tokens, of those whose tokens' states are kept
+    states:dict[str,dict[int,Tensor]] # layer -> text -> (T, d) float32 states of these tokens
 
 
 def _as_texts(x:Tensor, mask:Tensor, tokens:str, causal:bool)->Tensor: # (B, d)
@@ -91,6 +93,51 @@ def _see_states(
         seen.measures[name].update(vectors if points is None else x[points], None, numbers.repeat_interleave(lengths))
         seen.vectors[name][place[kept]] = vectors[kept.to(vectors.device)].float().cpu()
 
+# %% ../../nbs/report/09_comparing.ipynb #a2c69c53
+def _see_tokens(
+    seen:Seen,           # to which the batch is added
+    states:HiddenStates, # of a batch
+    numbers:Tensor,      # (B,) which texts they are of
+    places:Tensor,       # as of `_see_states`
+    tokenizer:object,    # of the model
+    ids:Tensor,          # (B, T) of its tokens
+    layers:tuple[int,...]|str, # which layers
+    enough:int,          # how many tokens are wanted
+)->None:
+    "Keep the states of the tokens of some texts."
+    mask, rows = states.mask.bool(), {int(p): i for i, p in enumerate(places[numbers]) if p >= 0}
+    counts = {p: len(pieces) for p, pieces in seen.pieces.items()} | {p: int(mask[i].sum()) for p, i in rows.items()}
+    kept = set(_kept_texts(counts, len(seen.there), enough))
+    for part in (seen.pieces, *seen.states.values()):
+        for place in part.keys() - kept: del part[place]
+    for place in rows.keys() & kept:
+        i = rows[place]
+        seen.pieces[place] = _pieces(tokenizer, ids[i][mask[i]])
+        for l in states.choose(layers):
+            seen.states.setdefault(str(l), {})[place] = states.layers[l][i][mask[i]].float().cpu()
+
+# %% ../../nbs/report/09_comparing.ipynb #64b1432e
+def _pieces(tokenizer:object, ids:Tensor)->list[str]: # (T,) -> T pieces of words
+    "Tokens that can be compared with those of another tokenizer: all special ones are alike."
+    special = set(tokenizer.all_special_ids)
+    found = zip(ids.tolist(), tokenizer.convert_ids_to_tokens(ids.tolist()))
+    return ["" if number in special else piece for number, piece in found]
+
+
+def _kept_texts(
+    counts:Mapping[int,int], # text of the sample -> how many tokens it has
+    size:int,                # texts of the sample
+    enough:int,              # tokens
+)->list[int]:
+    "The first texts, in an order drawn at random, that have enough tokens together."
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(1)).tolist()
+    found, total = [], 0
+    for text in sorted(counts, key=order.__getitem__):
+        if total >= enough: break
+        found.append(text)
+        total += counts[text]
+    return found
+
 # %% ../../nbs/report/09_comparing.ipynb #af92bf11
 def _see_model(
     encoder:Encoder,           # a model and its tokenizer
@@ -99,15 +146,19 @@ def _see_model(
     tokens:str,                # one of `READINGS`
     layers:tuple[int,...]|str, # which layers
     memory:float,              # GB that sums may take
+    enough:int=2000,           # tokens whose states are kept
 )->Seen:
     "Read all texts with a model."
-    seen = Seen({}, {}, torch.zeros(int(places.max()) + 1, dtype=torch.bool))
+    seen = Seen({}, {}, torch.zeros(int(places.max()) + 1, dtype=torch.bool), {}, {})
     device = next(encoder.model.parameters()).device
     def forward(model, batch):
         numbers = batch.pop("text_numbers")
-        return numbers, hidden_states(model, {k: v.to(device) for k, v in batch.items()}, layers)
-    for numbers, states in read_states(encoder.model, batches, forward):
-        with torch.no_grad(): _see_states(seen, states, numbers, places, tokens, layers, memory)
+        read = hidden_states(model, {k: v.to(device) for k, v in batch.items()}, layers)
+        return (numbers, batch["input_ids"]), read
+    for (numbers, ids), states in read_states(encoder.model, batches, forward):
+        with torch.no_grad():
+            _see_states(seen, states, numbers, places, tokens, layers, memory)
+            if tokens == "real": _see_tokens(seen, states, numbers, places, encoder.tokenizer, ids, layers, enough)
     if not seen.measures: raise ValueError("`texts` hold no token")
     return seen
 
@@ -128,7 +179,7 @@ def _see_points(
         read += len(part)
     if not read: raise ValueError(f"`{name}` has no points")
     vectors = torch.cat(kept)[_sample(read, sample)]
-    return Seen(dict(points=m), dict(points=vectors), torch.ones(len(vectors), dtype=torch.bool)), read
+    return Seen(dict(points=m), dict(points=vectors), torch.ones(len(vectors), dtype=torch.bool), {}, {}), read
 
 # %% ../../nbs/report/09_comparing.ipynb #082ea2f1
 def _sample(count:int, most:int)->Tensor: # (n,) numbers, ascending
@@ -205,6 +256,27 @@ def overlap(
     own = shares(b)
     return own.mean().item(), own.std().item()/len(own)**0.5, sum(floor)/draws
 
+# %% ../../nbs/report/09_comparing.ipynb #f4deb9c5
+def _same_pieces(a:Seen, b:Seen)->list[int]: # texts of the sample
+    "The texts that both models divide into the same pieces, of those whose tokens were kept of both."
+    return [text for text in sorted(a.pieces) if a.pieces[text] == b.pieces.get(text)]
+
+
+def _token_cka(
+    a:Seen,          # of the first model
+    b:Seen,          # of another
+    texts:list[int], # of `_same_pieces`
+    l:str,           # layer of the first
+    m:str,           # layer of the other
+)->dict:             # token_cka, token_cka_se, tokens; nothing for fewer than 5 texts or a layer without variance
+    "CKA whose rows are tokens, with its error by leaving out a text at a time."
+    if len(texts) < 5: return {}
+    x, y = (torch.cat([seen.states[layer][text] for text in texts]) for seen, layer in ((a, l), (b, m)))
+    lengths = torch.tensor([len(a.pieces[text]) for text in texts])
+    try: found = cka_with_error(x, y, torch.arange(len(texts)).repeat_interleave(lengths))
+    except ValueError: return {}
+    return dict(token_cka=found.value.item(), token_cka_se=found.standard_error.item(), tokens=len(x))
+
 # %% ../../nbs/report/09_comparing.ipynb #a4e48efd
 def matched(first:Sequence[str], second:Sequence[str])->dict[str,str]: # layer of the first -> of the second
     "Layers at the same relative depth."
@@ -227,18 +299,19 @@ def _alike(
     shares = torch.tensor([[overlap(u, v) for v in near_y] for u in near_x])
     tables = dict(first=[*xs], second=[*ys], cka=found.value.tolist(), cka_se=found.standard_error.tolist(),
                   overlap=shares[..., 0].tolist(), overlap_se=shares[..., 1].tolist(), floor=shares[..., 2].tolist())
-    rows = {}
+    rows, texts = {}, _same_pieces(a, b)
     for i, (l, m) in enumerate(matched([*xs], [*ys]).items()):
         j = tables["second"].index(m)
         numbers = {name: table[i][j] for name, table in tables.items() if name not in ("first", "second")}
-        rows[l] = dict(layer=m) | numbers
+        rows[l] = dict(layer=m) | numbers | _token_cka(a, b, texts, l, m)
         if xs[l].shape == ys[m].shape:
             cosines = torch.cosine_similarity(xs[l], ys[m])
             rows[l] |= dict(cosine=cosines.mean().item(), least_cosine=cosines.min().item())
     return finite(tables), finite(rows)
 
 # %% ../../nbs/report/09_comparing.ipynb #4505d697
-_alike_names = {"layer": "layer of the other", "cka": "CKA, debiased", "overlap": "neighbours in common",
+_alike_names = {"layer": "layer of the other", "cka": "CKA, debiased", "token_cka": "CKA of tokens",
+                "overlap": "neighbours in common",
                 "floor": "by chance", "cosine": "mean cosine of a text's two vectors", "least_cosine": "the least"}
 _main = ("isoscore", "isoscore_unbiased", "mean_cosine", "sv_anisotropy_centred", "two_nn", "outlier_count")
 
@@ -284,7 +357,9 @@ class _Compared:
 # %% ../../nbs/report/09_comparing.ipynb #c5cc9f46
 _how = ("CKA is debiased (Kornblith et al. 2019), ± one standard error by leaving out one text at a time. Neighbours "
         "are the {k} nearest texts by cosine, and by chance is what remains where the texts of one model are permuted.")
-_means = " A text is the mean of its tokens, because tokens of two tokenizers do not correspond."
+_means = " A text is the mean of its tokens, because tokens of two tokenizers need not correspond."
+_of_tokens = (" CKA of tokens has a row for each token of texts that both tokenizers divide into the same pieces; its "
+              "error leaves out one text at a time.")
 
 # %% ../../nbs/report/09_comparing.ipynb #55c5ac2b
 def _comparison_page(found:_Compared)->str: # HTML
@@ -322,7 +397,9 @@ class Comparison(_Compared):
 
     def how(self)->str:
         "How to read the numbers."
-        return _how.format(k=self.neighbors) + ("" if ": its " in self.source or "rows of" in self.source else _means)
+        by_token = any("token_cka" in row for rows in self.alike.values() for row in rows.values())
+        means = "" if ": its " in self.source or "rows of" in self.source else _means
+        return _how.format(k=self.neighbors) + means + _of_tokens*by_token
 
     def save(self,
         path:str|Path, # .html for a page with figures, .json for the numbers
@@ -367,7 +444,7 @@ def _models_seen(models:list, texts:list, options:dict, hub:bool, tokens:str, la
         if isinstance(given, str): encoder.model.to(PartialState().device)
         with _Reading(iter(texts), label, progress) as reading:
             batches = text_batches(reading.texts(), _Numbering(encoder.tokenizer), **options)
-            seen[label] = _see_model(encoder, reading.done(batches), places, tokens, layers, memory)
+            seen[label] = _see_model(encoder, reading.done(batches), places, tokens, layers, memory, sample)
         early[i:i+1] = [None]*(i < 2)
     return seen
 
@@ -379,7 +456,7 @@ def compare(
     tokens:str="real",                 # what measures count as a point: "real", "cls", "last", "mean" or "all"
     layers:int|Iterable[int]|str|None="all", # layer numbers, 0 the embeddings; None for 1…L, without them
     neighbors:int=10,                  # nearest texts whose overlap is counted
-    sample:int=2000,                   # most texts that CKA and neighbours are of, drawn at random
+    sample:int=2000,                   # most texts that CKA and neighbours are of, drawn at random; as many tokens
     hub:bool=False,                    # allow downloads from the Hugging Face hub
     batch_tokens:int=8192,             # tokens in a batch
     max_length:int=256,                # tokens kept of a text

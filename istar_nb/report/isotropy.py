@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .figures import plot_measure
+from .figures import measure_figure, plot_measure
 from ..base.files import local_path, write_file
 from .model_measures import Points, check_reference, distinct, measure_clouds, measure_models
 from .reports import difference_table, error_note, gaps, measure_page, measure_table, show_table
@@ -22,6 +22,7 @@ from ..training.records import environment
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # %% ../../nbs/report/05_isotropy.ipynb #61853690
 @dataclass(frozen=True, repr=False)
@@ -52,6 +53,10 @@ class _Measured:
         ax = plot_measure(self.measures, name, ax)
         if len(self.measures) > 1: ax.legend()
         return ax
+
+    def figure(self)->"Figure":
+        "IsoScore, the mean cosine, the first direction's share and TwoNN by layer, one panel each."
+        return measure_figure(self.measures)
 
 # %% ../../nbs/report/05_isotropy.ipynb #96f68269
 _main_measures = ("isoscore", "isoscore_unbiased", "mean_cosine", "sv_anisotropy_centred", "two_nn", "outlier_count")

@@ -1,0 +1,69 @@
+"What users of nbdev expect of its commands: settings that lead somewhere, and pages that its documentation can take."
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fastcore.foundation import read_config_file
+
+root = Path(__file__).resolve().parents[1]
+notebooks = sorted(path.relative_to(root/"nbs") for path in (root/"nbs").rglob("*.ipynb")
+                   if not re.search(r"/[._]", path.as_posix()))
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory):
+    "The parts of the repository that nbdev reads, where it may write."
+    folder = tmp_path_factory.mktemp("copied")
+    for part in ("nbs", "istar_nb", "results"):
+        shutil.copytree(root/part, folder/part, ignore=shutil.ignore_patterns("__pycache__", ".*", "_proc"))
+    for name in ("settings.ini", "README.md"): shutil.copy(root/name, folder)
+    return folder
+
+
+def nbdev(folder, program):
+    "Run a Python program of nbdev in a copy of the repository."
+    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, encoding="utf-8",
+                          env=os.environ | dict(PYTHONPATH=str(folder), JUPYTER_PLATFORM_DIRS="1"))
+    assert not done.returncode, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+def test_the_documentation_of_nbdev_takes_every_page(copied):
+    "What `nbdev_docs` does before it calls Quarto: it evaluates imports and definitions, and documents each."
+    nbdev(copied, "from nbdev.serve import proc_nbs\nif __name__ == '__main__': proc_nbs(n_workers=0, force=True)")
+    assert sorted(path.relative_to(copied/"_proc") for path in (copied/"_proc").rglob("*.ipynb")) == notebooks
+    page = (copied/"_proc"/"geometry"/"01_scores.ipynb").read_text(encoding="utf-8")
+    assert "isoscore_star" in page and "#| export" not in page
+
+
+def test_quarto_gets_the_settings(copied):
+    "The configuration that nbdev writes for Quarto names what settings.ini names."
+    nbdev(copied, "from nbdev.quarto import nbdev_sidebar, refresh_quarto_yml\nrefresh_quarto_yml()\nnbdev_sidebar()")
+    quarto, made, sidebar = ((copied/"nbs"/name).read_text(encoding="utf-8")
+                             for name in ("_quarto.yml", "nbdev.yml", "sidebar.yml"))
+    settings = read_config_file(root/"settings.ini", delimiters=["="])
+    for name in ("doc_path", "doc_host", "doc_baseurl", "git_url", "branch", "title", "description"):
+        assert settings[name] in made, name
+    assert quarto == (root/"nbs"/"_quarto.yml").read_text(encoding="utf-8") and "styles.css" not in quarto
+    assert "metadata-files: [nbdev.yml, sidebar.yml]" in quarto
+    assert [str(path) for path in notebooks if str(path) not in sidebar] == []
+
+
+def test_the_readme_is_not_made_by_nbdev():
+    "`nbdev_docs` would write another README than `make notebooks`: it is told of a notebook that does not exist."
+    settings = read_config_file(root/"settings.ini", delimiters=["="])
+    assert not (root/settings["nbs_path"]/settings["readme_nb"]).exists() and (root/"README.md").exists()
+
+
+@pytest.mark.parametrize("command", ["nbdev_export", "nbdev_clean"])
+def test_a_command_changes_nothing(copied, command):
+    "In a fresh copy; `make check` says the same of every commit."
+    def contents(): return {path: path.read_bytes() for part in ("nbs", "istar_nb") for path in (copied/part).rglob("*")
+                            if path.suffix in (".ipynb", ".py")}
+    before, module = contents(), dict(nbdev_export="doclinks", nbdev_clean="clean")[command]
+    nbdev(copied, f"from nbdev.{module} import {command}\n{command}()")
+    after = contents()
+    assert [str(path) for path in after if after[path] != before.get(path)] == [] and set(before) == set(after)
