@@ -10,12 +10,15 @@ __all__ = ['shrink', 'shrink_kinds', 'shrink_components', 'shrink_bars', 'shrink
            'isolayer_ends', 'isolayer_table2', 'isolayer_table3', 'isolayer_figure2']
 
 # %% ../../nbs/study/04_other_claims.ipynb #952abf64
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
 from .evidence import Evidence, iota_ratios
-from ..sweeps.grids import with_columns
+from ..sweeps.grids import measured, with_columns
+from ..training.records import RunRecord
+from ..training.runs import defaults
 from .istar_claims import nothing
 from .verdicts import Claim, differences, own, paired_estimate, pairs_of
 
@@ -84,10 +87,12 @@ def _shrink_run(
 _shrink_columns = ("bars", "seed", "task", "model", "status", "data_sha256", "score", "learnt", "last_epoch",
                    "late_rise", "mean_cosine", "isoscore")
 
-def shrink_runs(evidence:Evidence): # pandas DataFrame, one row for each run of the grid
-    "The runs of the paper's comparison."
+def shrink_runs(
+    records:Sequence[RunRecord], # finished
+):                               # pandas DataFrame, one row for each run
+    "The runs of the paper's comparison, fresh or stored."
     import pandas as pd
-    runs = pd.DataFrame([_shrink_run(record) for record in evidence.records("shrink")])
+    runs = pd.DataFrame([_shrink_run(record) for record in records])
     return with_columns(runs, *_shrink_columns, *shrink_components, *(f"{kind} share" for kind in shrink_kinds))
 
 # %% ../../nbs/study/04_other_claims.ipynb #cb2dbdea
@@ -106,7 +111,7 @@ _shrink_score = partial(_shrink, kind="score", unit="Matthews")
 # %% ../../nbs/study/04_other_claims.ipynb #af3d6b2d
 def shrink_table2(evidence:Evidence)->list[Claim]:
     "Table 2: scores with selected bars, with all bars, and without a penalty."
-    runs = shrink_runs(evidence)
+    runs = shrink_runs(evidence.records("shrink"))
     def claim(bars, other, claimed, **printed):
         found = paired_estimate(differences(shrink_pairs(runs, "score", other), bars=bars))
         moved = shrink_pairs(runs, "isoscore", other)
@@ -118,7 +123,7 @@ def shrink_table2(evidence:Evidence)->list[Claim]:
 # %% ../../nbs/study/04_other_claims.ipynb #a5f7d2d0
 def shrink_table3(evidence:Evidence)->list[Claim]:
     "Table 3: the first component of [CLS] under the penalty, and how the mean cosine changes."
-    runs, claims = shrink_runs(evidence), []
+    runs, claims = shrink_runs(evidence.records("shrink")), []
     def claim(value, bars, other, **fields):
         found = paired_estimate(differences(shrink_pairs(runs, value, other), bars=bars))
         claims.append(_shrink(page="shrink_table3", variant=bars, against=other, found=found, **fields))
@@ -134,7 +139,7 @@ def shrink_table3(evidence:Evidence)->list[Claim]:
 # %% ../../nbs/study/04_other_claims.ipynb #3e7836f9
 def shrink_figure1(evidence:Evidence)->list[Claim]:
     "Figure 1: whether the first share of [CLS] rises during training, and whether it rises less under the penalty."
-    runs, claims = shrink_runs(evidence), []
+    runs, claims = shrink_runs(evidence.records("shrink")), []
     for kind in shrink_kinds:
         claim, plain = partial(_shrink, page="shrink_figure1", unit="share", quantity=kind), runs.bars == "no penalty"
         claims.append(claim(topic="share", where="Figure 1", method="none", claimed="up",
@@ -148,7 +153,7 @@ def shrink_figure1(evidence:Evidence)->list[Claim]:
 # %% ../../nbs/study/04_other_claims.ipynb #26e36bc1
 def shrink_figure2(evidence:Evidence)->list[Claim]:
     "Figure 2: the score over the course of training."
-    runs = shrink_runs(evidence)
+    runs = shrink_runs(evidence.records("shrink"))
     rise = differences(shrink_pairs(runs, "late_rise"), bars="all bars")
     learnt = differences(shrink_pairs(runs, "learnt"), bars="selected bars")
     claim = partial(_shrink_score, page="shrink_figure2")
@@ -218,13 +223,24 @@ isolayer_quantities = dict(score=("score", "score", "Matthews"),
                            all_ev=("EV_k (centred, mean over k = 1 to 20)", "geometry", "share"),
                            cls_anisotropy_raw=("EV1 (raw)", "geometry", "share"))
 
-def isolayer_ends(
-    evidence:Evidence,  # the records
-):                      # pandas DataFrame with a column `stage`, such as "stage one" or "plain, linear head"
-    "The last measurements of both stages, and the plain runs that they are compared with."
+def _measurements(
+    records:Sequence[RunRecord], # finished
+):                               # pandas DataFrame, one row for each run and measurement
+    "What was measured in the course of some runs."
     import pandas as pd
-    epochs = evidence.epochs(*isolayer_grids)
-    epochs = epochs[epochs.status == "done"]
+    def row(record, epoch):
+        ids = dict(id=record.id, status=record.status, data_sha256=record.data.get("sha256"))
+        return {**epoch, **defaults, **record.config, **ids, "score": epoch[record.metric]}
+    rows = pd.DataFrame([row(record, epoch) for record in records for epoch in record.epochs])
+    return with_columns(rows, *defaults, *measured, "isolayer_best")
+
+
+def isolayer_ends(
+    records:Sequence[RunRecord], # finished
+):                               # pandas DataFrame with a column `stage`, such as "stage one" or "plain, linear head"
+    "The last measurements of both stages, and the plain runs that they are compared with, fresh or stored."
+    import pandas as pd
+    epochs = _measurements(records)
     layers = epochs[epochs.method == "isolayer"]
     inserted = layers[layers.isolayer_best.notna()]
     inserted = inserted.assign(stage=inserted.stage_loss.map(dict(joint=with_layer, task=control)))
@@ -259,7 +275,7 @@ def _isolayer_claim(
 # %% ../../nbs/study/04_other_claims.ipynb #f97820f4
 def isolayer_table2(evidence:Evidence)->list[Claim]:
     "Table 2: score and IsoScore with the layer, against stage one, plain runs and the control."
-    claim = partial(_isolayer_claim, isolayer_ends(evidence), "Table 2")
+    claim = partial(_isolayer_claim, isolayer_ends(evidence.records(*isolayer_grids)), "Table 2")
     gain, rise = (dict(effect=_isolayer_gain(q), source="mean of two models") for q in ("score", "IsoScore"))
     beyond = dict(paper=own, where="IsoLayer, Table 2")
     return [claim(with_layer, stage_one, **gain), claim(with_layer, plain, **gain),
@@ -273,7 +289,8 @@ def isolayer_table2(evidence:Evidence)->list[Claim]:
 # %% ../../nbs/study/04_other_claims.ipynb #33028689
 def isolayer_table3(evidence:Evidence)->list[Claim]:
     "Table 3: IsoLayer beside IsoBN."
-    claim, cola = partial(_isolayer_claim, isolayer_ends(evidence), "Table 3"), isolayer_paper3().loc["cola"]
+    claim = partial(_isolayer_claim, isolayer_ends(evidence.records(*isolayer_grids)), "Table 3")
+    cola = isolayer_paper3().loc["cola"]
     after, bert = cola.xs("with", level=1), cola.loc["BERT-base", "with"]
     gain = after["IsoLayer", "score"] - after["IsoBN", "score"]
     ev = sum(bert["IsoLayer", f"EV{k}"] - bert["IsoBN", f"EV{k}"] for k in (1, 2, 3))/3
@@ -291,6 +308,7 @@ def isolayer_table3(evidence:Evidence)->list[Claim]:
 # %% ../../nbs/study/04_other_claims.ipynb #43a4b85b
 def isolayer_figure2(evidence:Evidence)->list[Claim]:
     "Figure 2: the variance that the first directions explain."
-    claim = partial(_isolayer_claim, isolayer_ends(evidence), "Figure 2", with_layer, stage_one)
+    ends = isolayer_ends(evidence.records(*isolayer_grids))
+    claim = partial(_isolayer_claim, ends, "Figure 2", with_layer, stage_one)
     return [claim("all_ev", claimed="down"),
             claim("cls_anisotropy_raw", claimed="down", paper=own, where="IsoLayer, Figure 2")]
