@@ -12,6 +12,7 @@ from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+from nbclient.output_widget import OutputWidget
 from nbdev.clean import nbdev_clean
 from nbdev.config import update_version
 from nbdev.export import nb_export
@@ -41,8 +42,17 @@ def flagged(cell):
     return any(line.replace(" ", "") == f"#|{flag}" for line in first_lines for flag in skip_flags)
 
 
+class OneWay(OutputWidget):
+    "The place below a menu. What is shown there is not sent back to the kernel: the cell's end can be missed meanwhile."
+    def sync_state(self): pass
+
+
 class Client(NotebookClient):
     "A client that leaves flagged cells alone."
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.widget_registry["@jupyter-widgets/output"]["OutputModel"] = OneWay
+
     async def async_execute_cell(self, cell, *args, **kwargs):
         return cell if flagged(cell) else await super().async_execute_cell(cell, *args, **kwargs)
 

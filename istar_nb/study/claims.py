@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['pages', 'statements', 'stage_words', 'mains', 'every_claim', 'page_claims', 'select', 'one', 'strength', 'clause',
            'setting', 'statement', 'claim_cells', 'claims_table', 'folded', 'in_points', 'points', 'beside_paper',
-           'main_claims', 'plot_dose', 'plot_main']
+           'main_claims', 'plot_dose', 'plot_main', 'by_place', 'plot_claims', 'explore_claims']
 
 # %% ../../nbs/study/07_claims.ipynb #9675cf9a
 from collections.abc import Sequence
@@ -322,3 +322,37 @@ def plot_main(claims:Sequence[Claim]): # the figure
                    {label: c.effect for label, c in shown.items() if c.effect}, 100, right)
     right.set_title("comparisons in the papers, and a control")
     return figure
+
+# %% ../../nbs/study/07_claims.ipynb #c41a0002
+def by_place(
+    claims:Sequence[Claim], # the claims to sort
+)->dict[str,list[Claim]]:   # such as "MiniLM, CoLA: IsoScore" -> its claims, all in one unit
+    "Claims with at least three seeds by encoder, task and quantity."
+    found = {}
+    for c in claims:
+        if c.found.seeds > 2: found.setdefault(f"{setting(c)}: {c.quantity or c.unit}", []).append(c)
+    return found
+
+# %% ../../nbs/study/07_claims.ipynb #c41a0004
+def plot_claims(
+    claims:Sequence[Claim], # all in one unit
+    ax=None,                # matplotlib axes; None for new ones
+):                          # the axes
+    "Our effects, one row a claim: seeds, mean, Student's interval, and a diamond for the paper's own effect."
+    shown = {clause(c): c for c in claims}
+    colors = {label: method_color(c.method, c.lams[0] if c.lams else 0.) if c.method in METHODS else "0.4"
+              for label, c in shown.items()}    # grey for a placebo, which is no method
+    return plot_estimates({label: c.found for label, c in shown.items()}, colors, f"difference ({claims[0].unit})",
+                          {label: c.effect for label, c in shown.items() if c.effect is not None}, ax=ax)
+
+# %% ../../nbs/study/07_claims.ipynb #c41a0007
+def explore_claims(
+    claims:Sequence[Claim], # the claims of a page
+):                          # an ipywidgets box: a menu, and the figure of what is chosen
+    "A menu of encoders, tasks and quantities, and the figure of the claims that are chosen."
+    from ipywidgets import Dropdown, VBox, interactive_output
+    places = by_place(claims)
+    menu = Dropdown(options=list(places), description="show", layout=dict(width="32rem"))
+    def draw(place):
+        with style(): plot_claims(places[place])
+    return VBox([menu, interactive_output(draw, dict(place=menu))])
