@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['paper', 'nothing', 'table1_tasks', 'exact_match', 'table1_cells', 'table1_exact', 'table1_grids', 'seed_grids',
            'sides', 'table2_paper', 'table2_strengths', 'istar_runs', 'table1_paper', 'table1_gain', 'luck',
-           'strengths', 'table1_runs', 'table1_pairs', 'applied', 'istar_table1', 'two_sided', 'istar_table2']
+           'strengths', 'table1_runs', 'table1_pairs', 'applied', 'treated_tasks', 'istar_table1', 'two_sided',
+           'istar_table2']
 
 # %% ../../nbs/study/02_istar_claims.ipynb #fac1061a
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import numpy as np
 
 from .evidence import Evidence, claims_from, encoder_name, iota_ratios, learned
 from ..sweeps.selection import best_of
-from .verdicts import Claim, Estimate, nan, own, paired_estimate, pairs_of
+from .verdicts import Claim, Estimate, moved, nan, own, paired_estimate, pairs_of
 
 # %% ../../nbs/study/02_istar_claims.ipynb #efefb464
 paper = "I-STAR"
@@ -154,20 +155,31 @@ def applied(
                        side=lambda at: at["what"], claimed=lambda at: "up" if at["lam"] > 0 else "down")
 
 # %% ../../nbs/study/02_istar_claims.ipynb #c430f66d
+def treated_tasks(
+    runs,        # pandas DataFrame from `table1_runs`
+    encoder:str, # "MiniLM" or "scratch"
+    sign:int,    # of λ
+)->list[str]:    # names of tasks
+    "The tasks on which the λ of a sign moved the IsoScore of the text."
+    pairs = table1_pairs(runs, "base", "isoscore").query("what == @sides[@sign] and encoder == @encoder")
+    return [task for task, part in pairs.groupby("task") if moved(iota_ratios(part))]
+
+
 def istar_table1(evidence:Evidence)->list[Claim]:
     "Table 1: scores against no penalty and against CosReg, and whether the penalty moved IsoScore."
     runs = table1_runs(evidence)
     chosen, knows = strengths(evidence, istar_runs(evidence, *table1_grids)), learned(runs, evidence.majority)
     def claim(encoder, sign, other, claimed):
-        tasks = [task for e, task in knows if e == encoder]
+        treated = treated_tasks(runs, encoder, sign)
+        tasks = [task for e, task in knows if e == encoder and task in treated]
         values, tasks = _over_tasks(table1_pairs(runs, other), sides[sign], encoder, tasks)
-        moved = table1_pairs(runs, other, "isoscore").query("what == @sides[@sign] and encoder == @encoder")
+        iotas = table1_pairs(runs, other, "isoscore").query("what == @sides[@sign] and encoder == @encoder")
         lams, gains = {chosen[encoder, task, sign][0] for task in tasks}, table1_gain(other).loc[tasks]
         printed = dict(effect=float(gains.mean()), source=f"mean of {len(gains)} cells, same tasks")
         return Claim(topic="gain", paper=paper, where="Table 1" if claimed == "up" else "section 2.1",
                      page="istar_table1", kind="score", unit="score, mean over tasks", method="istar", against=other,
                      lam=tuple(sorted(lams - {None})), side=sides[sign], encoder=encoder, task=tuple(tasks),
-                     claimed=claimed, found=paired_estimate(values), iotas=iota_ratios(moved[moved.task.isin(tasks)]),
+                     claimed=claimed, found=paired_estimate(values), iotas=iota_ratios(iotas[iotas.task.isin(tasks)]),
                      **(printed if claimed == "up" and tasks else {}))
     return [*(claim(encoder, *compared) for encoder in ("MiniLM", "scratch")
               for compared in ((-1, "base", "up"), (-1, "CosReg", "up"), (1, "base", "down"))), *applied(runs)]

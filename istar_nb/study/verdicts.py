@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['least_pairs', 'nan', 'meanings', 'Kind', 'own', 'Estimate', 'paired_estimate', 'sampled_estimate',
-           'correlation_estimate', 'decide', 'number', 'Claim', 'what_it_takes', 'correct', 'trend_test', 'unchanged',
-           'probability', 'claims_frame', 'plot_estimates', 'pairs_of', 'differences', 'comparison_table',
+           'correlation_estimate', 'decide', 'number', 'moved', 'Claim', 'what_it_takes', 'correct', 'trend_test',
+           'unchanged', 'probability', 'claims_frame', 'plot_estimates', 'pairs_of', 'differences', 'comparison_table',
            'best_elsewhere', 'conditions', 'rows_of', 'listed', 'strength_color']
 
 # %% ../../nbs/study/00_verdicts.ipynb #450e6e02
@@ -101,6 +101,7 @@ meanings = {    # of the verdicts
     "undecided": "our interval contains zero",
     "measured": "no paper claims an effect",
     "not run": "there are fewer than three pairs of runs",
+    "not treated": "the interval of the change of ι contains no change, so the score says nothing about isotropy",
     "cannot be tested": "it needs models or data that are not used here"}
 
 def decide(
@@ -155,6 +156,24 @@ class _Subject:
     size: int|None = None             # number of points in a sample
     contrast: str = ""                # such as "P1", where it was declared before any run
 
+# %% ../../nbs/study/00_verdicts.ipynb #fafdfd78
+def moved(
+    ratios:Sequence[float], # of IsoScores, run over baseline, one for each seed, above 0
+)->bool:                    # True where there are too few to tell
+    "Whether the 95 % interval of a ratio's geometric mean excludes 1."
+    if len(ratios) < least_pairs: return True
+    found = paired_estimate(np.log(ratios))
+    return not found.low <= 0 <= found.high
+
+
+def _verdict(claim:"Claim")->str: # one of `meanings`
+    "The verdict on a claim; a score under I-STAR counts where the penalty moved the IsoScore of the text."
+    if claim.reason: return "cannot be tested"
+    aimed = claim.kind == "score" and claim.method.startswith("istar") and claim.against in ("", "base")
+    if aimed and not moved(claim.iotas): return "not treated"
+    return decide(claim.found, claim.claimed, claim.effect)
+
+
 # %% ../../nbs/study/00_verdicts.ipynb #8f7bace5
 @dataclass(frozen=True, kw_only=True)
 class Claim(_Subject):
@@ -179,7 +198,7 @@ class Claim(_Subject):
     def iota(self)->float: return float(np.exp(np.log(self.iotas).mean())) if self.iotas else nan
 
     @property
-    def word(self)->str: return "cannot be tested" if self.reason else decide(self.found, self.claimed, self.effect)
+    def word(self)->str: return _verdict(self)
 
     @property
     def clear(self)->bool: return self.found.low > 0 or self.found.high < 0
