@@ -107,7 +107,7 @@ def test_a_run_a_table_or_a_task_may_stand_alone(run):
     ("measure --layer 3", ["unrecognized arguments: --layer", "--layers?"]), ("train --batchsize 3", ["--batch-size?"]),
     ("measure sentence.txt", ["sentence.txt", "sentences.txt?"]), ("measure minilm", ["--model"]),
     ("measure", ["name what to measure", "istar measure sentences.txt"]), ("sweep", ["required: GRID"]),
-    ("train --method istr", ["none, istar", "istar?"]), ("train --task sst-2", ["sst2?"]),
+    ("train --method istr", ["'none', 'istar'", "istar?"]), ("train --task sst-2", ["sst2?"]),
     ("train --model tiny-brt", ["--model", "tiny-bert?"]), ("measure --task sts-b", ["--task", "stsb?"]),
     ("measure films.csv --column txt", ["--column 'txt'", "text?"]), ("measure films.csv", ["--column"]),
     ("train films.csv --text txt --label sentiment", ["text?"]), ("runs --where taks=cola", ["--root runs"]),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..base.points import scalar_dtype, working_dtype
-from ..base.processes import gathered, global_sum, process_count, process_rank
+from ..base.processes import gathered, global_sum, process_count, process_rank, single_process
 from .baselines import LayerPenalty, MomentPenalty, shared_rows, unit_vectors
 
 # %% ../../nbs/penalties/08_spread.ipynb #8a500006
@@ -74,10 +74,15 @@ class KoLeo(LayerPenalty):
         for unit in units:
             parts = gathered(unit, counts, self.group)
             parts[process_rank(self.group)] = unit if W == 1 else unit.detach() + W*(unit - unit.detach())
+            if W > 1 and unit.requires_grad: unit.register_hook(self._once)
             everyone = torch.cat(parts)
             apart = torch.linalg.vector_norm(everyone - everyone[_nearest(everyone)], dim=1)
             values.append(-(apart + self.epsilon).log().mean(dtype=scalar_dtype(unit)))
         return values
+
+    def _once(self, grad:Tensor)->None:
+        "An error where a gradient that other processes share in is to be differentiated again."
+        if torch.is_grad_enabled(): single_process(self.group)
 
 # %% ../../nbs/penalties/08_spread.ipynb #8a500017
 def _slices(d:int, count:int, seed:int, like:Tensor)->Tensor: # (d, count)
