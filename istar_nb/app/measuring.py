@@ -262,10 +262,10 @@ def _table(path:Path, columns:Sequence[str], size:int, option:str)->list[tuple]:
 
 def _of_task(task:str, data_dir:str|None, hub:bool, limit:int|None)->tuple[dict,str]:
     "The arguments of `health` that a task gives, and what its texts are called."
-    from istar_nb.report.sources import _spread
+    from istar_nb.report.sources import spread_rows
     from istar_nb.text.tasks import load_task
     data, given = load_task(task, data_dir, hub), {}
-    names, train = data.task.texts, _spread(data.train, limit)
+    names, train = data.task.texts, spread_rows(data.train, limit)
     if data.task.kind == "regression" and len(names) == 2:
         given["pairs"] = [(*(row[name] for name in names), row["label"]) for row in data.validation]
     if data.task.kind == "span":

@@ -6,10 +6,9 @@
 __all__ = ['advice_on', 'plot_cuts', 'plot_differences', 'Health', 'health']
 
 # %% ../../nbs/embeddings/04_health.ipynb #46033dc6
-import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..base.files import local_path, write_file
+from ..base.files import local_path
 from .quality import (Judged, _cosine_matrix, agreement, bit_balance, cosine_quantiles,
                                          difference_verdict, isoscore_within, judged_pairs, judged_recalls,
                                          largest_share, recalls, shape_of, side)
@@ -28,7 +27,7 @@ from ..geometry.measures import outlier_dimensions
 from ..geometry.second_moments import Jackknifed, class_variances
 from ..report.figures import literal, png_bytes, signed, style
 from ..report.model_measures import _model_label
-from ..report.reports import Section, _html_page, show_table, with_error
+from ..report.reports import Section, _html_page, save_report, show_table, with_error
 from ..training.records import environment, finite
 
 # %% ../../nbs/embeddings/04_health.ipynb #596c6c42
@@ -318,12 +317,7 @@ class Health(_Examined):
         path:str|Path, # .html for a page with figures, .json for the numbers
     )->Path:           # the file
         "Write everything to a file."
-        path = local_path(path)
-        if path.suffix not in (".html", ".json"):
-            raise ValueError(f"`path` must end in .html or .json, not {path.suffix!r}")
-        text = _health_page(self) if path.suffix == ".html" else json.dumps(asdict(self), indent=1, ensure_ascii=False)
-        write_file(path, text.encode())
-        return path
+        return save_report(self, lambda: _health_page(self), path)
 
 # %% ../../nbs/embeddings/04_health.ipynb #53b0de3d
 def _embedded(model:object, texts:Iterable|None, hub:bool, tokens:str|None, max_length:int, progress:bool, more:dict

@@ -87,6 +87,12 @@ class MomentPenalty(LayerPenalty):
     directions = True     # whether of their directions; otherwise of the points themselves, about any point
     products = True       # whether the products are needed
 
+    def __init__(self,
+        layers:int|Iterable[int]|str|None=None, # which layers, averaged; None for the last, "all" for all
+        tokens:str="cls",                       # "real", "cls", or "all" to count padding
+        scope:str="global",                     # "global": the batch of all processes; "local": each its own
+    ): super().__init__(layers, tokens, scope)
+
     def of_moments(self, count:Tensor, total:Tensor, products:Tensor|None)->Tensor: # (), (d,), (d, d) -> ()
         "The penalty of one cloud from its sums."
         raise TypeError(f"{type(self).__name__} defines no `of_moments`")
@@ -107,6 +113,12 @@ class CosReg(MomentPenalty):
     "Sum of the cosines of all pairs, divided by M² (Gao et al. 2019), on the last layer or the chosen ones."
     products = False
 
+    def __init__(self,
+        layers:int|Iterable[int]|str|None=None, # which layers, averaged; None for the last, "all" for all
+        tokens:str="real",                      # "real", "cls", or "all" to count padding
+        scope:str="global",                     # "global": the batch of all processes; "local": each its own
+    ): super().__init__(layers, tokens, scope)
+
     def of_moments(self, count:Tensor, total:Tensor, products:Tensor|None)->Tensor: # () in [-1/M, 1)
         "(‖Σx̂‖² - M)/M²."
         return (total.square().sum() - count)/count**2
@@ -115,12 +127,6 @@ class CosReg(MomentPenalty):
 class VICRegCovariance(MomentPenalty):
     "Sum of the squared off-diagonal covariances, divided by d (Bardes, Ponce & LeCun 2022, *VICReg*)."
     directions = False
-
-    def __init__(self,
-        layers:int|Iterable[int]|str|None=None, # which layers, averaged; None for the last, "all" for all
-        tokens:str="cls",                       # "real", "cls", or "all" to count padding
-        scope:str="global",                     # "global": the batch of all processes; "local": each its own
-    ): super().__init__(layers, tokens, scope)
 
     def penalty(self, x:Tensor)->tuple[Tensor,Tensor]: # () ≥ 0, in units⁴; (3,) for `check`
         x = x.to(working_dtype(x))

@@ -19,12 +19,6 @@ from .baselines import LayerPenalty, MomentPenalty, shared_rows, unit_vectors
 # %% ../../nbs/penalties/08_spread.ipynb #8a500006
 class GOR(MomentPenalty):
     "Squared mean cosine, and how far the mean squared cosine is above 1/d (Zhang et al. 2017), of all pairs."
-    def __init__(self,
-        layers:int|Iterable[int]|str|None=None, # which layers, averaged; None for the last, "all" for all
-        tokens:str="cls",                       # "real", "cls", or "all" to count padding
-        scope:str="global",                     # "global": the batch of all processes; "local": each its own
-    ): super().__init__(layers, tokens, scope)
-
     def of_moments(self, count:Tensor, total:Tensor, products:Tensor)->Tensor: # () in [0, 2)
         "M₁² + max(0, M₂ - 1/d)."
         pairs = count*(count - 1)
@@ -34,12 +28,6 @@ class GOR(MomentPenalty):
 # %% ../../nbs/penalties/08_spread.ipynb #8a500009
 class FroSSL(MomentPenalty):
     "ln of the squared Frobenius norm of the second moment of directions (Skean et al. 2024)."
-    def __init__(self,
-        layers:int|Iterable[int]|str|None=None, # which layers, averaged; None for the last, "all" for all
-        tokens:str="cls",                       # "real", "cls", or "all" to count padding
-        scope:str="global",                     # "global": the batch of all processes; "local": each its own
-    ): super().__init__(layers, tokens, scope)
-
     def of_moments(self, count:Tensor, total:Tensor, products:Tensor)->Tensor: # () in [-ln d, 0]
         "ln ‖Σx̂x̂ᵀ/n‖²."
         return (products/count).square().sum().log()

@@ -6,11 +6,10 @@
 __all__ = ['Seen', 'Measures', 'nearest', 'overlap', 'matched', 'Comparison', 'compare', 'checkpoints_in']
 
 # %% ../../nbs/report/09_comparing.ipynb #78b99dfc
-import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..base.files import local_path, write_file
+from ..base.files import local_path
 from ..base.matrices import matrix_parts
 from ..base.points import as_points
 from ..base.progress import waiting
@@ -31,8 +30,8 @@ from .figures import compare_figure, measure_names, png_bytes, series_figure
 from .isotropy import _pairs
 from .model_measures import (READINGS, Measurement, Points, _check_layers, _encoder_of,
                                             _model_label, _one_a_text, _Reading, distinct, text_batches)
-from .reports import (Section, _html_page, _label_of, error_note, gaps, measure_table, show_table,
-                                     with_error)
+from .reports import (Section, _html_page, _label_of, error_note, gaps, measure_table, save_report,
+                                     show_table, with_error)
 from ..text.encoders import Encoder, hidden_states
 from ..training.evaluation import read_states
 from ..training.records import environment, finite
@@ -405,13 +404,7 @@ class Comparison(_Compared):
         path:str|Path, # .html for a page with figures, .json for the numbers
     )->Path:           # the file
         "Write everything to a file."
-        path = local_path(path)
-        if path.suffix not in (".html", ".json"):
-            raise ValueError(f"`path` must end in .html or .json, not {path.suffix!r}")
-        if path.suffix == ".html": text = _comparison_page(self)
-        else: text = json.dumps(asdict(self), indent=1, ensure_ascii=False)
-        write_file(path, text.encode())
-        return path
+        return save_report(self, lambda: _comparison_page(self), path)
 
 # %% ../../nbs/report/09_comparing.ipynb #838e87ee
 def _compared(

@@ -6,17 +6,16 @@
 __all__ = ['Isotropy', 'measure']
 
 # %% ../../nbs/report/05_isotropy.ipynb #69abae06
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .figures import measure_figure, plot_measure
-from ..base.files import local_path, write_file
 from .model_measures import Points, check_reference, distinct, measure_clouds, measure_models
-from .reports import difference_table, error_note, gaps, measure_page, measure_table, show_table
+from .reports import (difference_table, error_note, gaps, measure_page, measure_table, save_report,
+                                     show_table)
 from ..training.records import environment
 
 if TYPE_CHECKING:
@@ -76,14 +75,8 @@ class Isotropy(_Measured):
         path:str|Path, # .html for a page with figures, .json for the numbers
     )->Path:           # the file
         "Write everything that was measured to a file."
-        path = local_path(path)
-        if path.suffix not in (".html", ".json"):
-            raise ValueError(f"`path` must end in .html or .json, not {path.suffix!r}")
         versions = ", ".join(f"{name} {version}" for name, version in self.environment["versions"].items())
-        if path.suffix == ".html": text = measure_page(self.measures, self.source, versions)
-        else: text = json.dumps(asdict(self), indent=1, ensure_ascii=False)
-        write_file(path, text.encode())
-        return path
+        return save_report(self, lambda: measure_page(self.measures, self.source, versions), path)
 
     def compare(self,
         other:"Isotropy", # what to compare with

@@ -5,15 +5,18 @@
 # %% auto #0
 __all__ = ['Section', 'show_value', 'with_error', 'measured_on', 'change_table', 'comparison_page', 'gaps', 'error_note',
            'measure_table', 'difference_table', 'measure_page', 'show_table', 'fitting', 'measured_columns',
-           'show_runs', 'rows_with', 'show_comparison']
+           'show_runs', 'rows_with', 'show_comparison', 'save_report']
 
 # %% ../../nbs/report/04_reports.ipynb #3c45986c
+import json
 import math
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..base.files import local_path, write_file
 from ..base.names import near
 from .figures import measure_figure, measure_names, png_bytes, run_label, signed, star_names
 from ..sweeps.grids import terminal
@@ -385,3 +388,18 @@ def show_comparison(
     show_table(*change_table(records), title,
                f"{measured_on(records)} By layer: plug-in ι before training, then the change. "
                "emb. is the output of the embeddings.")
+
+# %% ../../nbs/report/04_reports.ipynb #3306c7bd
+def save_report(
+    found:object,    # dataclass with all that is to be kept
+    page:Callable,   # () -> str, its page
+    path:str|Path,   # .html for the page, .json for the numbers
+)->Path:             # the file
+    "Write a report to a file."
+    path = local_path(path)
+    if path.suffix not in (".html", ".json"):
+        raise ValueError(f"`path` must end in .html or .json, not {path.suffix!r}")
+    text = page() if path.suffix == ".html" else json.dumps(asdict(found), indent=1, ensure_ascii=False)
+    write_file(path, text.encode())
+    return path
+

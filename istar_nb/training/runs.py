@@ -179,7 +179,7 @@ class _Penalty(_Strength):
     zeta: float | Literal["auto"] = 0.2  # istar: shrinkage ζ in [0, 1] to the reference; "auto": estimated
     refresh: Literal["epoch", "start", "average"] = "epoch"  # istar: new reference every epoch, one, or moving average
     reference_points: int = 250_000   # istar: points behind the reference covariance
-    layers: tuple[int, ...] | None = None  # to penalise, 0: embeddings; None: all others for istar, else the last
+    layers: tuple[int, ...] | None = None  # to penalise, 0: embeddings; None: the method's (istar: all others; last)
     tokens: Literal["real", "cls", "all"] | None = None  # under the penalty; None: the method's; "all" counts padding
     per_layer: bool = False           # istar: average one score per layer instead of scoring the union of layers
     scope: Literal["global", "local"] = "global"  # penalty of the batch of all processes, or of each its own
@@ -241,7 +241,7 @@ class RunConfig(_Training):
         _check_ranges(self)
         _check_method(self)
         _check_start(self)
-        _check_parts(self)
+        if (check := method_of(self.method).check) is not None: check(self)
         _check_multiple(self)
         if self.train is not None: object.__setattr__(self, "task", own_name(self.train))
 
@@ -317,18 +317,6 @@ def _check_start(c:RunConfig)->None:
                          f"`target` {goal:g} starts there")
     if goal is not None and c.head != "linear":
         raise ValueError("`head` must be 'linear' with `start_isoscore`: one linear layer on [CLS] undoes the map")
-
-# %% ../../nbs/training/02_runs.ipynb #e9d5931f
-def _check_parts(c:RunConfig)->None:
-    "An error if an option of a penalty or module has nothing to act on."
-    if c.method == "entropy" and c.noise and c.selection == "none":
-        raise ValueError("`noise` weighs the bars that are not selected, and `selection` 'none' selects all")
-    if c.method != "isolayer": return
-    if c.activation is not None and c.depth == 1:
-        raise ValueError(f"`activation` {c.activation!r} comes before each layer but the first, and `depth` is 1")
-    for name in ("alpha", "smoothing"):
-        if c.stage_loss == "task" and getattr(c, name) != defaults[name]:
-            raise ValueError(f"`{name}` belongs to the joint loss, and `stage_loss` is 'task'")
 
 # %% ../../nbs/training/02_runs.ipynb #1f6ded1f
 def _check_multiple(c:RunConfig)->None:

@@ -11,7 +11,7 @@ import math
 import torch
 from accelerate.utils import broadcast_object_list
 
-from .methods import _frozen_features, _stage_score
+from .methods import frozen_features, stage_score
 from .session import Session
 
 # %% ../../nbs/training/07_stopping.ipynb #f527bee1
@@ -19,8 +19,8 @@ from .session import Session
 def _stop_score(session:Session)->float|None: # None where it is undefined
     "The task's metric on the rows set aside."
     rows = session.data
-    found = _frozen_features(session, rows.encode(rows.stop))
-    score = _stage_score(rows.task, session.bare.head(found.x), found.labels)
+    found = frozen_features(session, rows.encode(rows.stop))
+    score = stage_score(rows.task, session.bare.head(found.x), found.labels)
     score, = broadcast_object_list([score])
     return score if math.isfinite(score) else None
 

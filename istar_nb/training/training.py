@@ -332,7 +332,9 @@ def _goal(config:RunConfig, root:str|Path)->float|None:
     if plain is None or plain.status != "done":
         raise ValueError(f"`target` {config.target!r} is a multiple of the plain run's IsoScore, and {root} has no "
                          f"finished record of that run ({run}): train it first, or give both to a sweep")
-    if (goal := times*plain.epochs[-1]["isoscore"]) >= 1:
+    if (ends := plain.epochs[-1]["isoscore"]) is None:
+        raise ValueError(f"`target` {config.target!r} has no meaning: the plain run ({run}) ends without an IsoScore")
+    if (goal := times*ends) >= 1:
         raise ValueError(f"`target` {config.target!r} of the plain run's IsoScore is {goal:.3g}, and must be below 1")
     return goal
 
