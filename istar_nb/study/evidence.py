@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['label_shares', 'measures', 'encoder_name', 'place_name', 'score_unit', 'Store', 'Evidence', 'opened', 'collapsed',
-           'learning_threshold', 'learned', 'iota_ratios', 'fallen', 'claims_from']
+           'learning_threshold', 'learned', 'plateau', 'iota_ratios', 'fallen', 'claims_from']
 
 # %% ../../nbs/study/01_evidence.ipynb #ad506479
 import json
@@ -179,6 +179,21 @@ def learned(
     "The encoders and tasks whose plain runs learn."
     plain = runs[(runs.method == "none") & runs["head"].eq("own")].groupby(["encoder", "task"], sort=False).score.mean()
     return [pair for pair, score in plain.items() if score > learning_threshold(pair[1], majority)]
+
+# %% ../../nbs/study/01_evidence.ipynb #5a1e0f02
+def plateau(
+    evidence:Evidence,
+    *grids:str,        # with runs on at most 4,000 rows of CoLA
+)->str:                # Markdown
+    "How long runs without a penalty give one answer to CoLA, for pages that count collapses there."
+    epochs = evidence.epochs(*grids)
+    plain = epochs[epochs.task.eq("cola") & epochs.method.eq("none") & (epochs["limit"] <= 4000)
+                   & epochs.majority_share.notna() & (epochs.status == "done")]
+    first, second = (plain[plain.position == i].majority_share for i in (1, 2))
+    return (f"**CoLA with so few rows detects little.** Without a penalty, {(first == 1).sum()} of {len(first)} runs give "
+            f"every row the same answer after the first epoch, and after the second they still give it to "
+            f"{second.min():.1%} to {second.max():.1%} of the rows. A collapse on it therefore largely means that a run "
+            f"did not leave this plateau.")
 
 # %% ../../nbs/study/01_evidence.ipynb #0c0ffee6
 def iota_ratios(
