@@ -335,9 +335,9 @@ def test_an_option_that_comes_twice_is_refused(words, run):
 
 def test_a_full_disk_costs_no_numbers(run, monkeypatch):
     "They are printed before they are written."
-    from istar_nb.report import isotropy
+    from istar_nb.report import reports
     def full(*_): raise OSError(28, "No space left on device")
-    monkeypatch.setattr(isotropy, "write_file", full)
+    monkeypatch.setattr(reports, "write_file", full)
     np.save("x.npy", np.random.default_rng(0).normal(size=(60, 8)))
     code, said = run("measure", "--embeddings", "x.npy")
     assert code == 2 and "No space left" in said and "IsoScore" in said, said
