@@ -13,6 +13,7 @@ import pytest
 from simulated import Accelerator
 
 import istar_nb as inb
+from istar_nb.study.hours import at_least, gpu_hours
 from istar_nb.sweeps import selection
 from istar_nb.sweeps.grids import grid
 from istar_nb.sweeps.sweeps import sweep
@@ -109,3 +110,8 @@ def test_the_cell_for_gpus_can_be_carried_out(name, monkeypatch, tmp_path):
     assert {c.id for c in asked} <= known, "the grids of `full_size_grids` have these runs"
     count = f"{len({replace(c, seed=0) for c in asked}):,} candidates" if chosen else f"{len(asked):,} runs"
     assert re.search(rf"\b{count}\b", text(cells[paper - 1])), f"{count} are asked for"
+    hours = gpu_hours(asked)
+    if chosen:    # every candidate once, and the one chosen in each place with every seed
+        places_, seeds = {(c.task, c.model) for c in asked}, {c.seed for c in asked}
+        hours = hours/len(seeds) + hours*len(places_)*len(seeds)/len(asked)
+    assert f"[at least {at_least(hours)} hours](../study/10_hours.ipynb) on one H100" in text(cells[paper - 1])

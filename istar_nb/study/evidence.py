@@ -190,10 +190,10 @@ def plateau(
     plain = epochs[epochs.task.eq("cola") & epochs.method.eq("none") & (epochs["limit"] <= 4000)
                    & epochs.majority_share.notna() & (epochs.status == "done")]
     first, second = (plain[plain.position == i].majority_share for i in (1, 2))
-    return (f"**CoLA with so few rows detects little.** Without a penalty, {(first == 1).sum()} of {len(first)} runs give "
-            f"every row the same answer after the first epoch, and after the second they still give it to "
-            f"{second.min():.1%} to {second.max():.1%} of the rows. A collapse on it therefore largely means that a run "
-            f"did not leave this plateau.")
+    return (f"**CoLA with so few rows detects little.** Without a penalty, {(first == 1).sum()} of {len(first)} runs "
+            f"give every row the same answer after the first epoch, and after the second they still give it to "
+            f"{second.min():.1%} to {second.max():.1%} of the rows. A collapse on it therefore largely means that a "
+            f"run did not leave this plateau.")
 
 # %% ../../nbs/study/01_evidence.ipynb #0c0ffee6
 def iota_ratios(
