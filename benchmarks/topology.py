@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from harness import Peer, peer_python, ratio, store, timed, waited
 from istar_nb.penalties.topology import edge_lengths, h0_bars, persistent_entropy
-from istar_nb.geometry.trees import exact_lengths, few, spanning_forest
+from istar_nb.penalties.trees import exact_lengths, few, spanning_forest
 from scipy.linalg.blas import ssyrk
 
 PEER = """

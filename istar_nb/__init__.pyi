@@ -20,7 +20,7 @@ from .geometry.streaming import IsoScoreMetric as IsoScoreMetric
 from .geometry.streaming import IsotropyMetrics as IsotropyMetrics
 from .geometry.second_moments import cka as cka
 from .geometry.second_moments import second_moments as second_moments
-from .geometry.second_moments import CKAMetric as CKAMetric
+from .geometry.moment_streams import CKAMetric as CKAMetric
 from .geometry.watching import watch as watch
 from .penalties.regularizers import Regularizer as Regularizer
 from .penalties.regularizers import IStar as IStar

@@ -13,7 +13,7 @@ from processes import on_two
 from torch.testing import assert_close
 
 from istar_nb.app.cli import main
-from istar_nb.geometry.second_moments import CKAMetric, ClassVarianceMetric, CosineMetric, VarianceMetric
+from istar_nb.geometry.moment_streams import CKAMetric, ClassVarianceMetric, CosineMetric, VarianceMetric
 from istar_nb.report.comparing import checkpoints_in, compare
 from istar_nb.text.encoders import load_encoder
 from istar_nb.text.tasks import load_task

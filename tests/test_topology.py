@@ -5,7 +5,7 @@ import torch
 from istar_nb.geometry.dimension import gride, neighbor_distances, two_nn
 from istar_nb.base.states import HiddenStates
 from istar_nb.penalties.topology import EntropyRegularizer, h0_bars, persistent_entropy, select_bars
-from istar_nb.geometry.trees import boruvka, prim, spanning_forest
+from istar_nb.penalties.trees import boruvka, prim, spanning_forest
 from simulated import Accelerator
 from processes import on_two
 

@@ -20,7 +20,7 @@ from ..base.points import as_points, check_finite, check_tensor, from_numpy, pea
 from ..base.processes import check_scope, each_process, gathered, process_rank
 from .regularizers import Regularizer
 from ..base.states import HiddenStates, check_states
-from ..geometry.trees import divided, power_of_two, rooted_forest, spanning_forest
+from .trees import divided, power_of_two, rooted_forest, spanning_forest
 
 # %% ../../nbs/penalties/02_topology.ipynb #dab43714
 def _measured(

@@ -20,7 +20,7 @@ from ..geometry.scores import isoscore_from_cov, ratio_score
 from .explorer_parts import Choice, Explorer, Slider, controls, explorer, presets
 from ..geometry.shrinkage import mixture_traces
 from ..penalties.topology import SELECTIONS, edge_lengths, features_of, persistent_entropy
-from ..geometry.trees import spanning_forest
+from ..penalties.trees import spanning_forest
 from ..geometry.unbiased import GroupTotals, traces_of
 
 # %% ../../nbs/report/07_explorers.ipynb #1bd929ed
