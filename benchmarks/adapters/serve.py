@@ -1,0 +1,53 @@
+"""The other side of a `Peer`: answers requests for one package's measures, in whatever environment runs it.
+
+An adapter is a file of this folder. It has `packages`, whose versions are told; `measures`, the function for each
+definition that the package follows, with the call as its docstring; and `documented`, what the package says of input
+that has no value. A request is a measure and a file of arrays; the answer is a number or an error.
+"""
+import importlib.metadata
+import json
+import os
+import runpy
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+
+def described(adapter):
+    "What the suite must know of an adapter before it asks."
+    calls = {name: function.__doc__ for name, function in adapter["measures"].items()}
+    versions = {name: importlib.metadata.version(name) for name in adapter["packages"]}
+    return dict(versions=versions, calls=calls, documented=adapter.get("documented", {}),
+                parts=[*adapter.get("parts", [])])
+
+
+def answered(adapter, measure, arrays, parts=0):
+    "The value, or the error in one line."
+    function = (adapter["parts"] if parts else adapter["measures"])[measure]
+    if parts: arrays = {name: np.array_split(a, parts) for name, a in arrays.items()}
+    try: return dict(value=float(function(**arrays)))
+    except Exception as e: return dict(error=f"{type(e).__name__}: {' '.join(str(e).split())[:160]}")
+
+
+def read(path):
+    with np.load(path) as file: return {name: a if a.ndim else a.item() for name, a in file.items()}
+
+
+def serve(name):
+    "Answer line by line; whatever the package prints goes to the error output."
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    def say(answer): print(json.dumps(answer), file=out, flush=True)
+    warnings.simplefilter("ignore")
+    try:
+        adapter = runpy.run_path(str(Path(__file__).with_name(f"{name}.py")))
+        say(described(adapter))
+    except Exception as e: return say(dict(unavailable=f"{type(e).__name__}: {' '.join(str(e).split())[:160]}"))
+    for line in sys.stdin:
+        measure, path, parts = json.loads(line)
+        say(answered(adapter, measure, read(path), parts))
+
+
+if __name__ == "__main__": serve(sys.argv[1])

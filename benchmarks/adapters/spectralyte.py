@@ -1,0 +1,20 @@
+"spectralyte."
+from spectralyte.metrics import anisotropy, dimensionality, intrinsic_dim
+
+packages = "spectralyte", "numpy"
+
+
+def cosine(x):
+    "anisotropy.compute(x).score"
+    return anisotropy.compute(x).score
+
+def ratio(x):
+    "dimensionality.compute(x).participation_ratio"
+    return dimensionality.compute(x).participation_ratio
+
+def two_nn(x):
+    "intrinsic_dim.compute(x).d_int"
+    return intrinsic_dim.compute(x).d_int
+
+
+measures = {"mean cosine": cosine, "participation ratio": ratio, "TwoNN, free line": two_nn}
