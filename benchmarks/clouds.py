@@ -186,7 +186,7 @@ definitions = {
     "mean cosine": Definition("axes",
         "mean cosine of all pairs of different points (Ethayarajh 2019)", mean_cosine, 1., about="origin"),
     "mean cosine of random pairs": Definition("axes",
-        "mean cosine of random pairs of points (Ethayarajh 2019), here over many seeds", mean_cosine, 1.,
+        "mean cosine of random pairs of points (Ethayarajh 2019), here over many seeds and within 0.01", mean_cosine, 1.,
         about="origin", slack=0.01),
     "TwoNN": Definition("triangles",
         "slope of the line through the origin of -ln(1 - F) on ln μ, the largest tenth of μ left out (Facco et al. "
@@ -201,7 +201,8 @@ definitions = {
     "total H0 persistence": Definition("line",
         "sum of the finite bars of dimension 0 of the Vietoris-Rips barcode", lambda c: c.bars.sum(), 0., 0.),
     "persistent entropy": Definition("line",
-        "-Σ p ln p, p = ℓ/Σℓ, ℓ the finite bars of dimension 0 above zero", lambda c: entropy(c.bars/c.bars.sum()), 0., 0.),
+        "-Σ p ln p, p = ℓ/Σℓ, ℓ the finite bars of dimension 0 above zero",
+        lambda c: entropy(c.bars/c.bars.sum()), 0., 0.),
     "persistent entropy in bits": Definition("line",
         "-Σ p log₂ p, p = ℓ/Σℓ, ℓ the finite bars of dimension 0 above zero",
         lambda c: entropy(c.bars/c.bars.sum())/math.log(2), 0., 0.),

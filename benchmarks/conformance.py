@@ -36,7 +36,6 @@ packages = {    # adapter: what its environment needs; None is the interpreter t
     "scikit_dimension": ["scikit-dimension==0.5.0"],
     "dadapy": ["dadapy==0.3.4", "numpy<2"],
     "torchid": ["torchid==0.5.1", same_torch],
-    "fastwonn": ["fastwonn==0.0.9", same_torch],
     "pytorch_cka": ["pytorch-cka==1.1.3", same_torch],
     "ckatorch": ["ckatorch==1.0.3", same_torch],
     "cka_pytorch": ["cka-pytorch==1.1.3", same_torch],
@@ -238,7 +237,8 @@ def conformance(name, folder=None):
         answers = Answers(peer, place)
         for measure, call in about["calls"].items():
             found["measures"][measure] = dict(call=call, checks=examined(answers, about, measure),
-                                              estimates=estimated(answers, measure), **departure(measure))
+                                              estimates=estimated(answers, measure),
+                                              note=about["notes"].get(measure, ""), **departure(measure))
     peer.close()
     return found
 

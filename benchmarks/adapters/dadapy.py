@@ -12,3 +12,5 @@ def two_nn(x):
 
 
 measures = {"TwoNN": two_nn}
+notes = {"TwoNN": "Duplicates have ratios of zero by zero, which reach the fit; `remove_identical_points` removes them "
+                  "beforehand."}

@@ -11,3 +11,4 @@ def isoscore(x):
 
 
 measures = {"IsoScore": isoscore}
+notes = {"IsoScore": "Rounding of the mean leaves one direction, whose score is 0 up to rounding."}

@@ -11,3 +11,5 @@ def cka(x, y):
 
 
 measures = {"debiased CKA": cka}
+notes = {"debiased CKA": "The Gram matrices are computed from points that are not centred; a denominator of zero is "
+                         "replaced by 1e-6, and the value is clipped to [0, 1]."}

@@ -19,3 +19,11 @@ def lda_rank(x, group):
 
 
 measures = {"RankMe": rank, "alpha-ReQ": power, "LiDAR": lda_rank}
+notes = {
+    "RankMe":
+        "The entropy is that of PCA's shares of explained variance, which are squares of the singular values of the "
+        "centred matrix; the paper takes the singular values of the matrix itself.",
+    "LiDAR":
+        "The spectrum is taken by a PCA of the rows of the matrix that LiDAR defines, which gives squares of the "
+        "eigenvalues of its rows about their mean, and not its eigenvalues.",
+}

@@ -1,8 +1,9 @@
 """The other side of a `Peer`: answers requests for one package's measures, in whatever environment runs it.
 
 An adapter is a file of this folder. It has `packages`, whose versions are told; `measures`, the function for each
-definition that the package follows, with the call as its docstring; and `documented`, what the package says of input
-that has no value. A request is a measure and a file of arrays; the answer is a number or an error.
+definition that the package follows, with the call as its docstring; `documented`, what the package says of input that
+has no value; and `notes`, where in its code a difference comes from. A request is a measure and a file of arrays; the
+answer is a number or an error.
 """
 import importlib.metadata
 import json
@@ -19,8 +20,8 @@ def described(adapter):
     "What the suite must know of an adapter before it asks."
     calls = {name: function.__doc__ for name, function in adapter["measures"].items()}
     versions = {name: importlib.metadata.version(name) for name in adapter["packages"]}
-    return dict(versions=versions, calls=calls, documented=adapter.get("documented", {}),
-                parts=[*adapter.get("parts", [])])
+    rest = {name: adapter.get(name, {}) for name in ("documented", "notes")}
+    return dict(versions=versions, calls=calls, parts=[*adapter.get("parts", [])], **rest)
 
 
 def answered(adapter, measure, arrays, parts=0):

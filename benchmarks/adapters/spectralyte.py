@@ -18,3 +18,12 @@ def two_nn(x):
 
 
 measures = {"mean cosine": cosine, "participation ratio": ratio, "TwoNN, free line": two_nn}
+notes = {
+    "mean cosine":
+        "The score is clipped to [0, 1], and a mean cosine can be negative.",
+    "participation ratio":
+        "Rounding of the mean leaves one direction, whose participation ratio is 1; the code also returns 1 where "
+        "nothing is left.",
+    "TwoNN, free line":
+        "`scipy.stats.linregress` fits an intercept; the line of Facco et al. has none.",
+}
