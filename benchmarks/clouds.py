@@ -186,8 +186,8 @@ definitions = {
     "mean cosine": Definition("axes",
         "mean cosine of all pairs of different points (Ethayarajh 2019)", mean_cosine, 1., about="origin"),
     "mean cosine of random pairs": Definition("axes",
-        "mean cosine of random pairs of points (Ethayarajh 2019), here over many seeds and within 0.01", mean_cosine, 1.,
-        about="origin", slack=0.01),
+        "mean cosine of random pairs of points (Ethayarajh 2019), here over many seeds and within 0.01",
+        mean_cosine, 1., about="origin", slack=0.01),
     "TwoNN": Definition("triangles",
         "slope of the line through the origin of -ln(1 - F) on ln μ, the largest tenth of μ left out (Facco et al. "
         "2017)", lambda c: line_through(c, True)),

@@ -12,5 +12,5 @@ def two_nn(x):
 
 
 measures = {"TwoNN": two_nn}
-notes = {"TwoNN": "Duplicates have ratios of zero by zero, which reach the fit; `remove_identical_points` removes them "
-                  "beforehand."}
+notes = {"TwoNN": "The first distance of a duplicate is zero and its ratio infinite, which reaches the fit; "
+                  "`remove_identical_points` removes duplicates beforehand."}

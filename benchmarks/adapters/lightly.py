@@ -11,3 +11,4 @@ def koleo(x):
 
 
 measures = {"KoLeo": koleo}
+notes = {"KoLeo": "The only point is taken for its own nearest neighbour, at a distance that consists of ε."}

@@ -6,6 +6,7 @@ has no value; and `notes`, where in its code a difference comes from. A request 
 answer is a number or an error.
 """
 import importlib.metadata
+import importlib.util
 import json
 import os
 import runpy
@@ -36,6 +37,16 @@ def read(path):
     with np.load(path) as file: return {name: a if a.ndim else a.item() for name, a in file.items()}
 
 
+def import_torchvision():
+    "Import it where a package needs it, also without its compiled operators if they do not fit torch: none is used."
+    if importlib.util.find_spec("torchvision") is None: return
+    try: importlib.import_module("torchvision")
+    except RuntimeError:
+        define = importlib.import_module("torch").library.define
+        for name in ("nms", "qnms"):
+            define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
 def serve(name):
     "Answer line by line; whatever the package prints goes to the error output."
     out = os.fdopen(os.dup(1), "w")
@@ -43,6 +54,7 @@ def serve(name):
     def say(answer): print(json.dumps(answer), file=out, flush=True)
     warnings.simplefilter("ignore")
     try:
+        if name != "istar_nb": import_torchvision()
         adapter = runpy.run_path(str(Path(__file__).with_name(f"{name}.py")))
         say(described(adapter))
     except Exception as e: return say(dict(unavailable=f"{type(e).__name__}: {' '.join(str(e).split())[:160]}"))

@@ -18,3 +18,7 @@ def entropy(x):
 
 
 measures = {"total H0 persistence": persistence, "persistent entropy in bits": entropy}
+notes = {
+    "total H0 persistence": "The diagram is empty where a point has a NaN, and the sum of no bars is 0.",
+    "persistent entropy in bits": "The diagram is empty where a point has a NaN, and the sum of no bars is 0.",
+}
