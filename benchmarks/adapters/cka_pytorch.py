@@ -25,3 +25,8 @@ def cka(x, y):
 
 
 measures = {"debiased CKA": cka}
+notes = {
+    "debiased CKA":
+        "The default `epsilon=1e-4` is added under the root of the denominator, whatever the units of the points; the "
+        "Gram matrices are computed in float32 from points that are not centred.",
+}

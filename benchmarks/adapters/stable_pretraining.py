@@ -26,3 +26,8 @@ def lidar(x, group):
 
 
 measures = {"RankMe": rankme, "LiDAR": lidar}
+notes = {
+    "RankMe": "The code adds 1e-5 to every share of the singular values, and the paper 1e-7.",
+    "LiDAR": "All eigenvalues are zero, and ε is added before they are divided by their sum, so all shares are equal "
+             "and the value is the largest there is.",
+}
