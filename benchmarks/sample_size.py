@@ -20,7 +20,7 @@ from istar_nb.geometry.scores import isoscore_with_error
 d = 1024
 spectrum = 1/torch.arange(1, d + 1, dtype=torch.float64)
 truth = ((spectrum.sum()**2/spectrum.square().sum() - 1)/(d - 1)).item()
-sizes = {64: 100, 256: 100, 512: 100, 1000: 100, 4000: 100, 40_000: 10}    # points: draws
+sizes = {64: 200, 256: 200, 512: 200, 1000: 200, 4000: 200, 40_000: 10}    # points: draws
 
 VECSCOPE = """
 import importlib.metadata, json, sys
@@ -46,8 +46,9 @@ for line in sys.stdin:
 
 
 def drawn(n, seed):
-    "Points of the cloud, (n, d) float32."
-    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed))*spectrum.sqrt().float()
+    "Points of the cloud, (n, d) float32; no two draws share numbers, whatever their sizes."
+    points = np.random.default_rng([n, seed]).standard_normal((n, d), dtype=np.float32)
+    return torch.from_numpy(points)*spectrum.sqrt().float()
 
 
 def ours(n, draws):
