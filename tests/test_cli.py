@@ -580,7 +580,7 @@ def test_a_limit_takes_texts_of_every_class(measure):
     "The rows of `stdlib-docs` are sorted by topic, so that its first ones are all about one."
     rows = load_task("stdlib-docs").train
     assert len({row["label"] for row in rows[:40]}) == 1
-    part = sources._spread(rows, 40)
+    part = sources.spread_rows(rows, 40)
     assert len(part) == 40 and len({row["label"] for row in part}) == len({row["label"] for row in rows})
     measured = measure("--task", "stdlib-docs", "--limit", 40, "--tokens", "mean")
     Path("same.txt").write_text("\n".join(row["sentence"] for row in part), encoding="utf-8")
