@@ -102,7 +102,10 @@ def test_the_cell_for_gpus_can_be_carried_out(name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     names = definitions(cells, paper)
     chosen = "selection.select(" in text(cells[paper])
-    with Accelerator(): exec(compile(text(cells[paper]), name, "exec"), names)
+    asleep = text(cells[paper])
+    assert asleep.startswith("#| cuda\nfull_size = False "), "running all cells must not start the paper's grid"
+    awake = asleep.replace("full_size = False", "full_size = True")
+    with Accelerator(): exec(compile(awake, name, "exec"), names)
     plt.close("all")
     records = inb.load_records("runs")
     assert len(records) and set(records.status) == {"done"} and set(records.method) == {c.method for c in asked}
