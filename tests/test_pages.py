@@ -1,4 +1,4 @@
-"""Pages that train: the live cell comes before stored records, and the cell for GPUs can be carried out.
+"""Pages that train or draw: the live cell comes before stored records, and the cell of full size can be carried out.
 
 That cell is run on the simulated accelerator with a tiny encoder, few rows and one step in place of the paper's.
 """
@@ -20,7 +20,7 @@ from istar_nb.sweeps.sweeps import sweep
 
 root = Path(__file__).resolve().parents[1]
 folder = root/"nbs"/"experiments"
-CALL = re.compile(r"\b(inb\.sweep|selection\.select)\(")
+CALL = re.compile(r"\b(inb\.sweep|selection\.select|run_stability)\(")
 
 
 def cells_of(page): return json.loads(page.read_text(encoding="utf-8"))["cells"]
@@ -29,32 +29,34 @@ def cells_of(page): return json.loads(page.read_text(encoding="utf-8"))["cells"]
 def text(cell): return "".join(cell["source"])
 
 
-def flagged(cell): return cell["cell_type"] == "code" and text(cell).startswith("#| cuda\n")
+def of_full_size(cell):
+    "Whether a cell is the paper's setting, which running all cells must not start."
+    return cell["cell_type"] == "code" and bool(re.match(r"(#\| cuda\n)?full_size = False ", text(cell)))
 
 
 pages = {path.stem: cells_of(path) for path in sorted(folder.glob("*.ipynb"))}
 pages = {name: cells for name, cells in pages.items() if any(text(c) == "## From the stored records" or
          text(c).startswith("## From the stored records\n") for c in cells)}
+training = [name for name in pages if name != "istar_figure2"]    # which draws samples
 
 
 def places(cells):
-    "Where a page's parts are: heading of the live part, live call, cell for GPUs, heading of the stored part."
+    "Where a page's parts are: heading of the live part, live call, cell of full size, heading of the stored part."
     def first(fits): return next(i for i, cell in enumerate(cells) if fits(cell))
-    return (first(lambda c: text(c).startswith("## Train it here\n")),
-            first(lambda c: c["cell_type"] == "code" and CALL.search(text(c)) and not flagged(c)),
-            first(flagged), first(lambda c: text(c).startswith("## From the stored records")))
+    return (first(lambda c: re.match("## (Train|Draw) it here\n", text(c))),
+            first(lambda c: c["cell_type"] == "code" and CALL.search(text(c)) and not of_full_size(c)),
+            first(of_full_size), first(lambda c: text(c).startswith("## From the stored records")))
 
 
-def test_every_figure_and_table_of_a_paper_that_comes_from_training_trains():
+def test_every_figure_and_table_of_a_paper_is_made_on_its_page():
     papers = [path.stem for paper in ("istar", "isolayer", "shrink") for path in folder.glob(f"{paper}_*.ipynb")]
-    expected = set(papers) - {"istar_figure2"}    # which draws samples
-    assert expected <= set(pages)
+    assert set(papers) <= set(pages)
 
 
 @pytest.mark.parametrize("name", pages)
-def test_a_page_trains_before_it_shows_stored_records(name):
+def test_a_page_trains_or_draws_before_it_shows_stored_records(name):
     cells = pages[name]
-    assert sum(map(flagged, cells)) == 1
+    assert sum(map(of_full_size, cells)) == 1
     heading, live, paper, stored = places(cells)
     assert heading < live < paper < stored
     open_code = [i for i, cell in enumerate(cells) if cell["cell_type"] == "code"
@@ -86,7 +88,15 @@ def cut(config):
                    validation_limit=16, max_length=8, precision="fp32", seed=0, **own)
 
 
-@pytest.mark.parametrize("name", pages)
+def test_running_all_cells_of_a_notebook_starts_nothing_that_needs_a_gpu_or_the_network():
+    "Flags mean something to nbdev, and nothing to JupyterLab."
+    guards = re.compile(r"#\| (cuda|net)\n(full_size = False |online = False |if torch\.cuda\.is_available\(\):)")
+    found = [text(cell) for path in (root/"nbs").rglob("*.ipynb") if "_proc" not in path.parts
+             for cell in cells_of(path) if re.match(r"#\| (cuda|net)\n", text(cell))]
+    assert len(found) > len(training) and [cell for cell in found if not guards.match(cell)] == []
+
+
+@pytest.mark.parametrize("name", training)
 def test_the_cell_for_gpus_can_be_carried_out(name, monkeypatch, tmp_path):
     cells, asked = pages[name], []
     paper = places(cells)[2]
@@ -102,9 +112,7 @@ def test_the_cell_for_gpus_can_be_carried_out(name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     names = definitions(cells, paper)
     chosen = "selection.select(" in text(cells[paper])
-    asleep = text(cells[paper])
-    assert asleep.startswith("#| cuda\nfull_size = False "), "running all cells must not start the paper's grid"
-    awake = asleep.replace("full_size = False", "full_size = True")
+    awake = text(cells[paper]).replace("full_size = False", "full_size = True")
     with Accelerator(): exec(compile(awake, name, "exec"), names)
     plt.close("all")
     records = inb.load_records("runs")
@@ -115,6 +123,6 @@ def test_the_cell_for_gpus_can_be_carried_out(name, monkeypatch, tmp_path):
     assert re.search(rf"\b{count}\b", text(cells[paper - 1])), f"{count} are asked for"
     hours = gpu_hours(asked)
     if chosen:    # every candidate once, and the one chosen in each place with every seed
-        places_, seeds = {(c.task, c.model) for c in asked}, {c.seed for c in asked}
-        hours = hours/len(seeds) + hours*len(places_)*len(seeds)/len(asked)
+        tuned, seeds = {(c.task, c.model) for c in asked}, {c.seed for c in asked}
+        hours = hours/len(seeds) + hours*len(tuned)*len(seeds)/len(asked)
     assert f"[at least {at_least(hours)} hours](../study/10_hours.ipynb) on one H100" in text(cells[paper - 1])
