@@ -32,12 +32,23 @@ def made(path, n, d, dense):
 
 
 def spent(command):
-    "Seconds, processor seconds and peak memory of a program, and what it wrote."
-    start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    "Seconds, processor seconds and the most memory of its own of a program, and what it wrote."
+    start, before, peak = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN), 0
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        while program.poll() is None:    # the pages of a mapped file are not its own: they can be dropped at any time
+            peak = max(peak, own_memory(program.pid))
+            time.sleep(0.1)
+        written = program.stdout.read()
+    if program.returncode: sys.exit(f"{command[-1]}: {program.returncode}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return dict(seconds=time.perf_counter() - start, processor_seconds=cpu, peak_mb=after.ru_maxrss/1024), done.stdout
+    return dict(seconds=time.perf_counter() - start, processor_seconds=cpu, peak_mb=peak/1e6), written
+
+
+def own_memory(pid):
+    "Bytes that a process has written to; 0 once it has ended."
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    return sum(1024*int(line.split()[1]) for line in lines if line.startswith("RssAnon:"))
 
 
 READ = """
