@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 benchmarks = ("isoscore", "topology", "two_nn", "step", "step --model bert-base --repeats 5", "cost", "measure",
-              "errors", "watch", "work", "sample_size")
+              "errors", "watch", "work", "sample_size", "whole_update")
 
 if __name__ == "__main__":
     failed = []
