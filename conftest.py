@@ -9,10 +9,13 @@ import logging
 import os
 import random
 import re
+import shutil
 import sys
 import tempfile
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 # One compute thread a worker: tests run side by side, and idle threads would fight over the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -59,7 +62,7 @@ def pytest_collection_finish(session): settle()
 
 
 def pytest_sessionstart(session):
-    "Cells that begin with %%bash call `istar`: here it is forked from a process that has imported what it needs."
+    "What a notebook starts, such as the `istar` of a cell that begins with %%bash, is forked from a process that has imported what it needs."
     if session.config.getoption("numprocesses", None): return      # its workers carry out the tests
     sys.path.insert(0, str(root/"tests"))
     from processes import serve_programs
@@ -67,6 +70,22 @@ def pytest_sessionstart(session):
     session.config.add_cleanup(folder.cleanup)
     serve_programs(Path(folder.name))
     os.environ["PATH"] = os.pathsep.join([folder.name, os.path.dirname(sys.executable), os.environ.get("PATH", "")])
+
+
+@contextmanager
+def forked():
+    "A block within which the library forks its workers and processes, too; `tests/test_launchers.py` starts new interpreters."
+    import torch.multiprocessing as mp
+    from processes import serve
+
+    from istar_nb.base import programs
+    plain, python = programs._python, shutil.which("forked-python")
+    def worker(*args):
+        with patch.object(sys, "executable", python): return plain(*args)
+    def spawn(*args, **options):
+        serve()
+        return mp.start_processes(*args, **options, start_method="forkserver")
+    with patch.object(programs, "_python", worker), patch.object(mp, "spawn", spawn): yield
 
 
 def pytest_runtest_teardown(item, nextitem):
@@ -111,7 +130,8 @@ class Run(pytest.Item):
         flags = re.compile(rf"#\|\s*({'|'.join(config.tst_flags.split())}|eval:\s*false)\b", re.I)
         sys.path.insert(0, str(root))
         os.chdir(root if self.config.getoption("from_root") else self.path.parent)
-        try: shell.run_all(nb, exc_stop=True, preproc=lambda cell: bool(flags.match(cell.source)))
+        try:
+            with forked(): shell.run_all(nb, exc_stop=True, preproc=lambda cell: bool(flags.match(cell.source)))
         except Exception as error: raise CellFailed(shell.prettytb(self.path)) from error
         finally:
             sys.modules["__main__"], sys.path[:] = main, path

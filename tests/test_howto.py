@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from processes import Process
 from transformers import BertForSequenceClassification
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -63,12 +64,21 @@ def put_before(module, line, text):
     module.write_text(content.replace(f"\n{line}", f"\n{text.rstrip()}\n{line}"), encoding="utf-8")
 
 
+def command(folder, words):
+    "What the program `istar` of the package in a folder does."
+    for name in [name for name in sys.modules if name.partition(".")[0] == "istar_nb"]: del sys.modules[name]
+    sys.path.insert(0, str(folder))
+    import istar_nb.app.cli
+    assert Path(istar_nb.__file__).is_relative_to(folder)
+    istar_nb.app.cli.main(words)
+
+
 def istar(folder, words):
     "What `istar` of the package in a folder prints."
-    run = subprocess.run([sys.executable, "-m", "istar_nb.app.cli", *words], cwd=folder,
-                         env=os.environ | dict(PYTHONPATH=str(folder)), capture_output=True, encoding="utf-8")
-    assert not run.returncode, run.stdout + run.stderr
-    return run.stdout
+    process = Process(command, folder, words, folder=folder)
+    said = process.wait()
+    assert not process.code, said
+    return said
 
 
 def printed():

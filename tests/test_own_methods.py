@@ -1,18 +1,18 @@
 "A penalty of one's own as a method, without a change to the package; records of methods that nothing here explains."
 import json
-import os
-import subprocess
 import sys
 import warnings
 
 import pytest
 import torch
 
+from istar_nb.app.cli import main
 from istar_nb.penalties.spread import GOR
 from istar_nb.base.states import HiddenStates
 from istar_nb.report.figures import method_color, run_label
 from istar_nb.sweeps.grids import load_records
 from istar_nb.training.records import iterate_records
+from processes import Process
 
 MODULE = '''
 from istar_nb import Regularizer
@@ -30,12 +30,17 @@ class VarianceShare(Regularizer):
 ENTRY = "[istar_nb.penalties]\nvariance-share = my_variance:VarianceShare\n"
 
 
+def command(words, *paths):
+    "What the program `istar` does that also looks for modules in some folders, but not in its own by itself."
+    sys.path = [*map(str, paths), *filter(None, sys.path)]
+    main(words)
+
+
 def istar(folder, words, *paths):
-    "What `istar` prints in a folder, where modules are also looked for."
-    path = os.pathsep.join(map(str, (*paths, os.environ.get("PYTHONPATH", ""))))
-    program = "import sys; sys.path.remove('') if '' in sys.path else None; from istar_nb.app.cli import main; main()"
-    return subprocess.run([sys.executable, "-c", program, *words], cwd=folder,
-                          env=os.environ | dict(PYTHONPATH=path), capture_output=True, encoding="utf-8")
+    "`istar` in a folder, after its end."
+    process = Process(command, words, *paths, folder=folder)
+    process.wait()
+    return process
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +54,7 @@ def store(tmp_path_factory):
     (info/"entry_points.txt").write_text(ENTRY, encoding="utf-8")
     run = istar(folder, "train stdlib-docs --model tiny-bert --limit 64 --epochs 1 --max-length 16 --batch-size 32 "
                         "--method my_variance:VarianceShare --tokens cls --root runs --no-progress".split())
-    assert not run.returncode, run.stderr
+    assert not run.code, run.said
     return folder
 
 
@@ -64,7 +69,7 @@ def test_an_entry_point_is_the_same_run(store):
     run = istar(store, "train stdlib-docs --model tiny-bert --limit 64 --epochs 1 --max-length 16 --batch-size 32 "
                        "--method variance-share --tokens cls --root runs --no-progress".split(), store/"site")
     path, = (store/"runs").glob("*.json")
-    assert not run.returncode and path.stat().st_mtime_ns == before, run.stderr
+    assert not run.code and path.stat().st_mtime_ns == before, run.said
 
 
 def test_records_are_read_without_the_module_and_of_methods_unknown_here(store, tmp_path):
@@ -86,7 +91,7 @@ def test_records_are_read_without_the_module_and_of_methods_unknown_here(store, 
     assert {run_label(record.config) for record in records} == {"VarianceShare, λ = +1", "of-a-fork, λ = +1"}
     assert method_color("of-a-fork") == "#888888"
     run = istar(tmp_path, ["runs", "."])
-    assert not run.returncode and "of-a-fork" in run.stdout and "skipped" not in run.stdout + run.stderr, run.stderr
+    assert not run.code and "of-a-fork" in run.said and "skipped" not in run.said, run.said
 
 
 def test_a_method_that_cannot_be_made_is_an_error_before_training(tmp_path):
@@ -94,7 +99,7 @@ def test_a_method_that_cannot_be_made_is_an_error_before_training(tmp_path):
                           ("istar_nb.base.states:HiddenStates", "")):
         run = istar(tmp_path, ["train", "stdlib-docs", "--model", "tiny-bert", "--method", method, "--root", "runs",
                                "--limit", "64", "--no-progress"])
-        assert run.returncode and words in run.stderr and not list((tmp_path/"runs").glob("*.json")), run.stderr
+        assert run.code and words in run.said and not list((tmp_path/"runs").glob("*.json")), run.said
 
 
 def test_gor_is_that_of_sentence_transformers():

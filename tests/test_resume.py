@@ -1,10 +1,6 @@
 "A run that is killed and started again ends bit-equal to one that was not."
-import os
 import resource
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +8,7 @@ import istar_nb.training.training as training
 from istar_nb.training.records import find_record, iterate_records
 from istar_nb.training.runs import RunConfig
 from istar_nb.training.training import train
-from processes import ALONE, on_two, places_of_two, wait_for_update
+from processes import on_two, places_of_two, wait_for_update
 from toy_task import write_model, write_task
 
 toy = dict(task="sst2", limit=96, batch_size=16, epochs=2, lr=1e-3, max_length=16)
@@ -39,15 +35,6 @@ def hold_after(update, folder, monkeypatch):
     monkeypatch.setenv("HELD", str(folder/"held"))
 
 
-def torchrun(*words, folder):
-    "`istar` on two processes, as people start it."
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "--no-python",
-                Path(sys.executable).parent/"istar"]
-    return subprocess.run([*launcher, *map(str, words)], cwd=folder, env=os.environ | ALONE, encoding="utf-8",
-                          stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, timeout=600).stdout
-
-
 @pytest.mark.parametrize("processes", [1, 2])
 def test_killed_twice_in_the_middle_of_an_epoch(istar, made, tmp_path, monkeypatch, processes):
     config, _, words = made
@@ -59,11 +46,9 @@ def test_killed_twice_in_the_middle_of_an_epoch(istar, made, tmp_path, monkeypat
         for rank in ranks: rank.kill()
         assert find_record(tmp_path/"runs", config.id) is None
     monkeypatch.delenv("HELD")
-    out = [rank.wait() for rank in start()]
+    out, whole = ([rank.wait() for rank in start(*more)] for more in ([], ["--root", "whole"]))
     resumed = find_record(tmp_path/"runs", config.id)
     assert resumed is not None, out
-    whole = (torchrun(*words, "--root", "whole", folder=tmp_path) if processes == 2
-             else istar(*words, "--root", "whole").wait())
     assert resumed.same == find_record(tmp_path/"whole", config.id).same, whole
     assert resumed.environment["processes"] == processes
     assert not list((tmp_path/"runs"/"checkpoints").iterdir()), "checkpoints of a finished run are removed"

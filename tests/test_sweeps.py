@@ -131,7 +131,6 @@ class Killer:
             at[config.id] = worker
         monkeypatch.setattr(executors.Worker, "__init__", noted)
         monkeypatch.setenv("HELD", str(folder/"held"))
-        monkeypatch.setenv("PYTHONPATH", held_workers(folder))
         self.hold()
         self.at, self.thread = at, threading.Thread(target=self.run, daemon=True)
         self.thread.start()
@@ -161,7 +160,7 @@ class Killer:
         return len(self.killed)
 
 
-def test_runs_of_killed_workers_go_on_elsewhere_but_not_for_ever(tmp_path, capsys, monkeypatch, reference):
+def test_runs_of_killed_workers_go_on_elsewhere_but_not_for_ever(tmp_path, capsys, monkeypatch, reference, forked_workers):
     spec = dict(long, runs=long["runs"][:1])
     deadly, unlucky = grid(spec)
     killer = Killer(monkeypatch, tmp_path, {deadly: 9, unlucky: 1})

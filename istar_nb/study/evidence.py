@@ -19,7 +19,7 @@ from ..base.files import find_folder, state_of_folders
 from ..training.pretrain_runs import PretrainConfig, load_pretrainings
 from ..training.records import RunRecord, iterate_records
 from ..sweeps.selection import candidates, load_selections
-from ..sweeps.grids import grid, load_records, measured, records_of, with_columns
+from ..sweeps.grids import grid, measured, table_of, with_columns
 from ..training.runs import defaults
 from ..text.tasks import TASKS, task_title
 from .verdicts import Claim, paired_estimate, pairs_of
@@ -56,14 +56,21 @@ class Store:
 
     def specs(self, *grids:str)->list[Path]: return [self.grids/f"{name}.yaml" for name in grids]
 
-    def ids(self, name:str)->list[str]:
-        "The ids of a grid's runs, read once."
-        if name not in self.known: self.known[name] = list(dict.fromkeys(c.id for c in grid(*self.specs(name))))
-        return self.known[name]
+    def ids(self, *grids:str)->list[str]:
+        "The ids of some grids' runs in their order, a run of two grids once; every grid is read once."
+        for name in grids:
+            if name not in self.known: self.known[name] = [c.id for c in grid(*self.specs(name))]
+        return list(dict.fromkeys(run for name in grids for run in self.known[name]))
+
+    @cached_property
+    def every_record(self)->dict[str, RunRecord]:
+        "All records by their ids."
+        return {record.id: record for record in iterate_records(self.root/"runs")}
 
     def records(self, *grids:str)->list[RunRecord]:
         "The finished runs of some grids with everything they logged."
-        return records_of(*self.specs(*grids), root=self.root/"runs")
+        found = (self.every_record.get(run) for run in self.ids(*grids))
+        return [record for record in found if record is not None and record.status == "done"]
 
     @cached_property
     def majority(self)->dict[str, float]:
@@ -90,13 +97,13 @@ class Evidence(Store):
     @cached_property
     def every_epoch(self):
         "All records, one row for every run and measurement, which are numbered by `position`."
-        frame = with_columns(load_records(self.root/"runs", every_epoch=True), *defaults, *measured, *_seldom)
+        frame = with_columns(table_of(self.every_record.values(), every_epoch=True), *defaults, *measured, *_seldom)
         scores = [row.get(row["metric"], row["score"]) for row in frame.to_dict("records")]
         return frame.assign(position=frame.groupby("id").cumcount(), final=frame.score, score=scores)
 
     def epochs(self, *grids:str):
         "One row for every run and measurement of some grids, in their order."
-        order = {run: i for i, run in enumerate(dict.fromkeys(run for name in grids for run in self.ids(name)))}
+        order = {run: i for i, run in enumerate(self.ids(*grids))}
         frame = self.every_epoch[self.every_epoch.id.isin(order)]
         return frame.sort_values("id", key=lambda ids: ids.map(order), kind="stable", ignore_index=True)
 
@@ -109,7 +116,7 @@ class Evidence(Store):
     @cached_property
     def collapsed(self)->set[str]:
         "The ids of all runs that collapsed."
-        return {r.id for r in iterate_records(self.root/"runs") if r.status == "done" and collapsed(r)}
+        return {r.id for r in self.every_record.values() if r.status == "done" and collapsed(r)}
 
 # %% ../../nbs/study/01_evidence.ipynb #27a05127
 @lru_cache(1)
@@ -223,15 +230,15 @@ def claims_from(
 )->list[Claim]:
     "A claim for every treatment."
     keys, claims, ratios = [*by, *treatment], [], {}
+    runs = {} if collapsed is None else dict(iter(frame[[*keys, "id"]].groupby(keys)))
     if value == "score":
         moved = pairs_of(frame, baseline, by, treatment, "isoscore")
         ratios = {key: iota_ratios(rows) for key, rows in moved.groupby(keys)}
     for key, rows in pairs_of(frame, baseline, by, treatment, value).groupby(keys):
         at = dict(zip(keys, key))
-        same = frame[(frame[keys] == list(key)).all(axis=1)]
         own = {name: cell for name, cell in at.items() if name in Claim.__dataclass_fields__}
         own |= measures.get(value, {}) | {name: of(at) if callable(of) else of for name, of in given.items()}
         if "unit" not in own: own["unit"] = score_unit(own["task"])
         claims.append(Claim(found=paired_estimate(rows.difference.dropna().tolist()), **own, iotas=ratios.get(key, ()),
-                            collapsed=None if collapsed is None else fallen(same, collapsed)))
+                            collapsed=fallen(runs[key], collapsed) if runs else None))
     return claims

@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['measured', 'option_types', 'combinations', 'read_yaml', 'whole_numbers', 'grid', 'with_seeds', 'duration', 'Plan',
-           'plan', 'terminal', 'show_plan', 'with_columns', 'load_records', 'load_sweep', 'records_of',
-           'compare_stores']
+           'plan', 'terminal', 'show_plan', 'with_columns', 'table_of', 'load_records', 'load_sweep', 'compare_stores']
 
 # %% ../../nbs/sweeps/00_grids.ipynb #6ffc9284
 import json
@@ -293,17 +292,14 @@ def with_columns(
     return wide if len(wide) else wide.astype(object)    # numbers and texts have no type yet
 
 # %% ../../nbs/sweeps/00_grids.ipynb #bd84f39b
-def load_records(
-    root:str|Path,                 # folder or fsspec URL of the store
-    every_epoch:bool=False,        # one row per run and epoch instead of the last epoch of each run
-    ids:Collection[str]|None=None, # only these runs; the others are not read
-)->"pd.DataFrame":                 # an option added since a record was written has its default there
-    "The records of a store as one table."
+def table_of(
+    records:Iterable[RunRecord], # of any runs
+    every_epoch:bool=False,      # one row per run and epoch instead of the last epoch of each run
+)->"pd.DataFrame":               # an option added since a record was written has its default there
+    "Some records as one table."
     import pandas as pd
-    if ids is None and (folder := local_folder(root)) is not None and not folder.is_dir():
-        raise ValueError(f"`root` {str(root)!r} is no folder: the one to which `train` or `sweep` wrote is wanted")
     rows = []
-    for record in iterate_records(root, ids=ids):
+    for record in records:
         head = dict(id=record.id, status=record.status, **defaults | record.config, metric=record.metric,
                     score=record.score, validation_rows=record.data.get("validation"), seconds=record.seconds,
                     data_sha256=record.data.get("sha256"), error=record.error)
@@ -311,6 +307,16 @@ def load_records(
         rows += [head | {f"measured_{k}" if k in head else k: v for k, v in epoch.items()} for epoch in last or [{}]]
         rows[-1]["collapsed"] = record.collapsed
     return with_columns(pd.DataFrame(rows), "id", "status", *defaults, *measured)
+
+def load_records(
+    root:str|Path,                 # folder or fsspec URL of the store
+    every_epoch:bool=False,        # one row per run and epoch instead of the last epoch of each run
+    ids:Collection[str]|None=None, # only these runs; the others are not read
+)->"pd.DataFrame":                 # as `table_of` gives it
+    "The records of a store as one table."
+    if ids is None and (folder := local_folder(root)) is not None and not folder.is_dir():
+        raise ValueError(f"`root` {str(root)!r} is no folder: the one to which `train` or `sweep` wrote is wanted")
+    return table_of(iterate_records(root, ids=ids), every_epoch)
 
 # %% ../../nbs/sweeps/00_grids.ipynb #9098faef
 def load_sweep(
@@ -322,16 +328,6 @@ def load_sweep(
     order = {run: i for i, run in enumerate(dict.fromkeys(c.id for spec in specs for c in grid(spec)))}
     frame = load_records(root, every_epoch, order)
     return frame.sort_values("id", key=lambda column: column.map(order), kind="stable", ignore_index=True)
-
-# %% ../../nbs/sweeps/00_grids.ipynb #ed440925
-def records_of(
-    *specs:str|Path|Mapping|Sequence, # grids, as YAML files or in Python; see `grid`
-    root:str|Path="runs",             # folder or fsspec URL of the store
-)->list[RunRecord]:                   # in the order of the grids, a run of two grids once
-    "The records of some grids' finished runs, with all that was logged."
-    ids = dict.fromkeys(c.id for spec in specs for c in grid(spec))
-    found = {record.id: record for record in iterate_records(root, ids=ids) if record.status == "done"}
-    return [found[run] for run in ids if run in found]
 
 # %% ../../nbs/sweeps/00_grids.ipynb #007597c8
 def _agreement(

@@ -252,7 +252,8 @@ class RunConfig(_Training):
         if self.target is not None and self.lam is None and has_penalty(self.method): own["lam"] = 1.
         if self.relative is not None: own.pop("lam", None)
         if self.method == "none": own |= {name: defaults[name] for name in owners} | dict(lam=0., tokens="real")
-        return replace(self, **own)
+        left = {name: value for name, value in own.items() if getattr(self, name) != value}
+        return replace(self, **left) if left else self
 
 
 defaults = {f.name: f.default for f in fields(RunConfig)}
@@ -299,7 +300,7 @@ def _check_method(c:RunConfig)->None:
         refuse(f"`lam` is missing: method {c.method!r} has no strength of its own; give `lam`, `relative` or `target`")
     for name, mine in owners.items():
         usual = defaults[name], method.own.get(name)
-        if c.method != "none" and not takes_option(c.method, name) and getattr(c, name) not in usual:
+        if getattr(c, name) not in usual and c.method != "none" and not takes_option(c.method, name):
             refuse(f"`{name}` is an option of {', '.join(mine)}, and the method is {c.method!r}")
     if c.placebo == "twin" and c.precision == "fp16":
         refuse("`precision` 'fp16' scales gradients, which `placebo` 'twin' adds to: choose 'bf16' or 'fp32'")
