@@ -1,13 +1,11 @@
 "What users of nbdev expect of its commands: settings that lead somewhere, and pages that its documentation can take."
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from fastcore.foundation import read_config_file
+from processes import Process
 
 root = Path(__file__).resolve().parents[1]
 notebooks = sorted(path.relative_to(root/"nbs") for path in (root/"nbs").rglob("*.ipynb")
@@ -26,9 +24,9 @@ def copied(tmp_path_factory):
 
 def nbdev(folder, program):
     "Run a Python program of nbdev in a copy of the repository."
-    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, encoding="utf-8",
-                          env=os.environ | dict(PYTHONPATH=str(folder), JUPYTER_PLATFORM_DIRS="1"))
-    assert not done.returncode, done.stdout[-3000:] + done.stderr[-3000:]
+    process = Process(exec, program, {}, folder=folder, PYTHONPATH=folder, JUPYTER_PLATFORM_DIRS=1)
+    said = process.wait()
+    assert not process.code, said[-3000:]
 
 
 def test_the_documentation_of_nbdev_takes_every_page(copied):
