@@ -108,12 +108,18 @@ def probed(x, y, evaluated, metric, seed):
     return solved(C, order).predict(evaluated), C
 
 
+def scale_of(x):
+    "Standard deviations of the coordinates; 1 where there is no more than rounding, which must not be made larger."
+    deviations = x.std(0)
+    return np.where(deviations > 1e-6*deviations.max(), deviations, 1)
+
+
 def classification(name, rows, of, metric):
     "Answers of probes on the coordinates as they are and scaled to unit variance."
     judged, found, Cs = of(texts_of(rows.judged, rows.columns)), {}, {}
     for arm, i, apply in progress_bar(list(fitted(rows, of)), f"probes, {name}"):
         x, evaluated = (apply(vectors) for vectors in (of(texts_of(rows.draws[i], rows.columns)), judged))
-        y, scale = np.array([row["label"] for row in rows.draws[i]]), x.std(0)
+        y, scale = np.array([row["label"] for row in rows.draws[i]]), scale_of(x)
         for how, unit in (("", 1.), (", scaled", scale)):
             found.setdefault(how, {})[arm, i], C = probed(x/unit, y, evaluated/unit, metric, i)
             Cs.setdefault(f"{name}{how}", {}).setdefault(arm, []).append(C)
