@@ -77,18 +77,6 @@ class Store:
         "The share of the most frequent validation label of tasks that are scored by accuracy."
         return json.loads((self.root/"majority.json").read_text(encoding="utf-8"))
 
-    @cached_property
-    def selected(self):
-        "The candidates that were compared on held-out rows."
-        return candidates(load_selections(self.root/"runs"))
-
-    @cached_property
-    def pretrained(self):
-        "Every measurement of every pre-training."
-        made = load_pretrainings(self.root/"pretrained", every_evaluation=True)
-        return with_columns(made, "id", "status", *(f.name for f in fields(PretrainConfig)), "data_sha256", "mlm_loss",
-                            "token_two_nn_layers")
-
 # %% ../../nbs/study/01_evidence.ipynb #11479c24
 _seldom = ("isolayer_best", "padded_isoscore", "padding_share", "padding_apart", "majority_share")
 
@@ -117,6 +105,18 @@ class Evidence(Store):
     def collapsed(self)->set[str]:
         "The ids of all runs that collapsed."
         return {r.id for r in self.every_record.values() if r.status == "done" and collapsed(r)}
+
+    @cached_property
+    def selected(self):
+        "The candidates that were compared on held-out rows."
+        return candidates(load_selections(self.root/"runs"))
+
+    @cached_property
+    def pretrained(self):
+        "Every measurement of every pre-training."
+        made = load_pretrainings(self.root/"pretrained", every_evaluation=True)
+        return with_columns(made, "id", "status", *(f.name for f in fields(PretrainConfig)), "data_sha256", "mlm_loss",
+                            "token_two_nn_layers")
 
 # %% ../../nbs/study/01_evidence.ipynb #27a05127
 @lru_cache(1)
