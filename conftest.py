@@ -62,7 +62,7 @@ def pytest_collection_finish(session): settle()
 
 
 def pytest_sessionstart(session):
-    "What a notebook starts, such as the `istar` of a cell that begins with %%bash, is forked from a process that has imported what it needs."
+    "Programs that a notebook starts, such as the `istar` of a %%bash cell, are forked from one that has its imports."
     if session.config.getoption("numprocesses", None): return      # its workers carry out the tests
     sys.path.insert(0, str(root/"tests"))
     from processes import serve_programs
@@ -74,7 +74,7 @@ def pytest_sessionstart(session):
 
 @contextmanager
 def forked():
-    "A block within which the library forks its workers and processes, too; `tests/test_launchers.py` starts new interpreters."
+    "Within it the library forks its workers and processes, too; `test_launchers` starts new interpreters."
     import torch.multiprocessing as mp
     from processes import serve
 

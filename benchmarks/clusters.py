@@ -2,7 +2,7 @@
 
 `python benchmarks/clusters.py` trains 20 small runs of MiniLM, seed by seed, without a penalty and with `target` 0.5x,
 1x and 2x, as `nbs/experiments/clusters.ipynb` declares them; data is read from `--data-dir` or the variable ISTAR_DATA.
-Records, states and checkpoints are kept in `--root`, from which a stopped benchmark goes on. About 20 minutes on one
+Records, states and checkpoints are kept in `--root`, from which a stopped benchmark goes on. About half an hour on one
 core; `--record` stores the figures. It is not among the benchmarks that `run.py` carries out, because it trains.
 """
 import argparse

@@ -22,6 +22,7 @@ from istar_nb.base.progress import progress_bar
 from istar_nb.embeddings.quality import recalls
 from istar_nb.embeddings.reading import sentence_vectors
 from istar_nb.embeddings.variants import variants
+from istar_nb.report.judging import accuracy, correlation
 from istar_nb.report.statistics import crossed_interval, holm, sign_flip_test, spearman
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
@@ -30,11 +31,7 @@ strengths, size, raw = [10.**k for k in range(-4, 5)], 600, "as they are"
 warnings.simplefilter("error", ConvergenceWarning)    # a probe that is not solved is no answer
 
 
-def accuracy(answers, gold): return float((answers == gold).mean())
 def mean(answers, gold): return float(answers.mean())
-def matthews(answers, gold):
-    "0 where all answers are one."
-    return float(np.corrcoef(answers, gold)[0, 1]) if np.ptp(answers) and np.ptp(gold) else 0.
 
 
 class Rows(NamedTuple):
@@ -174,7 +171,7 @@ def found_of(model, part, data_dir):
     tasks = {task: chosen(task, int(most*part), int(4*part), data_dir) for task, most in wanted.items()}
     of = vectors_of(model, tasks)
     sst2, C = classification("SST-2 accuracy", tasks["sst2"], of, accuracy)
-    cola, more = classification("CoLA Matthews", tasks["cola"], of, matthews)
+    cola, more = classification("CoLA Matthews", tasks["cola"], of, correlation)    # Matthews', of zeros and ones
     found = retrieval(tasks["qnli"], of) | similarity(tasks["stsb"], of) | sst2 | cola
     return found, C | more, {task: len(rows.judged) for task, rows in tasks.items()}
 

@@ -219,7 +219,7 @@ if __name__ == "__main__":
     figures = {part: jobs[part]() for part in args.parts}
     errors = {(part, name): row["gradient_error"] for part in {"states", "weights"} & set(figures)
               for name, row in figures[part]["rows"].items()}
-    if bad := {key: error for key, error in errors.items() if error > 1e-4}:
+    if bad := {key: error for key, error in errors.items() if error > 1e-5}:
         raise SystemExit(f"gradients differ: {bad}")
     if args.record:
         path = root/"results"/"benchmarks"/"whole_update.json"

@@ -160,7 +160,8 @@ class Killer:
         return len(self.killed)
 
 
-def test_runs_of_killed_workers_go_on_elsewhere_but_not_for_ever(tmp_path, capsys, monkeypatch, reference, forked_workers):
+def test_runs_of_killed_workers_go_on_elsewhere_but_not_for_ever(tmp_path, capsys, monkeypatch, reference,
+                                                                 forked_workers):
     spec = dict(long, runs=long["runs"][:1])
     deadly, unlucky = grid(spec)
     killer = Killer(monkeypatch, tmp_path, {deadly: 9, unlucky: 1})

@@ -308,6 +308,7 @@ def table_of(
         rows[-1]["collapsed"] = record.collapsed
     return with_columns(pd.DataFrame(rows), "id", "status", *defaults, *measured)
 
+
 def load_records(
     root:str|Path,                 # folder or fsspec URL of the store
     every_epoch:bool=False,        # one row per run and epoch instead of the last epoch of each run
