@@ -132,7 +132,7 @@ def measured_on(
     parts += [f"{last['sentences']:,} sentences"] if "sentences" in last else []
     kind = ("unbiased, ± one standard error" if _are_unbiased(records)
             else "the plug-in score, which is too low for few tokens")
-    return (("" if rows is None else f"{records[0].metric} of {rows:,} validation rows. ")
+    return (("" if rows is None else f"{records[0].metric.capitalize()} of {rows:,} validation rows. ")
             + "IsoScore ι takes the tokens of all layers after the embeddings as one cloud"
             + f" (n = {' of '.join(parts)})"*bool(parts) + f": {kind}.")
 
