@@ -1,9 +1,11 @@
-"""I-STAR on SST-2 with three targets: the variance between the classes of the last layer's [CLS] states.
+"""A penalty on isotropy, and the variance between the classes of the last layer's [CLS] states.
 
-`python benchmarks/clusters.py` trains 20 small runs of MiniLM, seed by seed, without a penalty and with `target` 0.5x,
-1x and 2x, as `nbs/experiments/clusters.ipynb` declares them; data is read from `--data-dir` or the variable ISTAR_DATA.
-Records, states and checkpoints are kept in `--root`, from which a stopped benchmark goes on. About half an hour on one
-core; `--record` stores the figures. It is not among the benchmarks that `run.py` carries out, because it trains.
+`python benchmarks/clusters.py EXPERIMENT` trains small runs of MiniLM on SST-2, seed by seed: `tokens` has 20, with
+I-STAR on the tokens of all layers and three targets, as `nbs/experiments/clusters.ipynb` declares them; `cls` has 40,
+with the penalty on the [CLS] states themselves, two strengths and a placebo for each, as
+`nbs/experiments/clusters_cls.ipynb` does. Data is read from `--data-dir` or the variable ISTAR_DATA. Records, states
+and checkpoints are kept in `--root`, from which a stopped benchmark goes on. Half an hour and an hour on one core;
+`--record` stores the figures. It is not among the benchmarks that `run.py` carries out, because it trains.
 """
 import argparse
 import os
@@ -23,9 +25,16 @@ from istar_nb.text.features import Collator, encode
 from istar_nb.training.evaluation import read_states
 from istar_nb.training.records import find_record
 
-shared = dict(task="sst2", model="minilm", limit=1000, epochs=2, lr=1e-4, batch_size=16)
-arms = {"no penalty": {}} | {name: dict(method="istar", lam=1., zeta=0.2, target=target)
-                             for name, target in (("half", "0.5x"), ("same", "1x"), ("double", "2x"))}
+shared = dict(task="sst2", model="minilm", limit=1000, epochs=2, lr=1e-4)
+on_cls = dict(method="istar-unbiased", target=0.1, tokens="cls", layers=(6,))
+experiments = dict(
+    tokens=dict(record="clusters", seeds=5, shared=shared | dict(batch_size=16), primary=("double", "same"),
+                arms={"no penalty": {}} | {name: dict(method="istar", lam=1., zeta=0.2, target=target)
+                                           for name, target in (("half", "0.5x"), ("same", "1x"), ("double", "2x"))}),
+    cls=dict(record="clusters_cls", seeds=8, shared=shared | dict(batch_size=32), primary=("weak", "weak placebo"),
+             arms={"no penalty": {}} | {f"{name}{suffix}": on_cls | dict(relative=share) | placebo
+                                        for name, share in (("weak", 0.3), ("strong", 1.))
+                                        for suffix, placebo in ((" placebo", dict(placebo="twin")), ("", {}))}))
 
 
 def states_of(folder, data):
@@ -77,24 +86,29 @@ def contrast(rows, first, second, quantity):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("experiment", choices=experiments)
+    parser.add_argument("--seeds", type=int, help="of each arm; default: as declared")
     parser.add_argument("--root", type=Path, default=Path("runs/clusters"), help="folder of records and states")
     parser.add_argument("--data-dir", type=Path, help="folder with the task's files; default: the variable ISTAR_DATA")
     parser.add_argument("--record", action="store_true", help="store the figures in results/benchmarks")
     args = parser.parse_args()
+    chosen = experiments[args.experiment]
+    arms, seeds = chosen["arms"], chosen["seeds"] if args.seeds is None else args.seeds
     load_before, data = os.getloadavg()[0], inb.load_task("sst2", args.data_dir)
     labels, rows = torch.tensor([row["label"] for row in data.validation]), {arm: [] for arm in arms}
-    for seed in range(args.seeds):
+    for seed in range(seeds):
         for arm, penalty in arms.items():
-            x, record = trained(inb.RunConfig(**shared, **penalty, seed=seed), args.root, data, args.data_dir)
+            x, record = trained(inb.RunConfig(**chosen["shared"], **penalty, seed=seed), args.root, data, args.data_dir)
             rows[arm].append(row := dict(seed=seed) | measured(x, labels, record))
             print(f"seed {seed}, {arm}: share between classes {row['share']:.4f} ± {row['share_error']:.4f}, IsoScore "
                   f"{row['isoscore_unbiased']:.4f} ± {row['isoscore_error']:.4f}, accuracy {row['accuracy']:.4f}",
                   flush=True)
     quantities = ("share", "bounded_share", "isoscore_unbiased", "isoscore", "accuracy", "isoscore_layers")
     contrasts = {f"{b} against {a}": {q: contrast(rows, b, a, q) for q in quantities} for a, b in combinations(arms, 2)}
-    found = contrasts["double against same"]["share"]
-    low, high = found["interval"]
-    print(f"double against same: {found['difference']:+.4f}, {low:+.4f} to {high:+.4f}; p = {found['p']:.4f}")
-    if args.record: store("clusters", load_before, d=x.shape[1], texts=len(x), seeds=args.seeds, shared=shared,
-                          arms=rows, contrasts=contrasts)
+    first, second = chosen["primary"]
+    for quantity, found in contrasts[f"{first} against {second}"].items():
+        low, high = found["interval"]
+        print(f"{quantity}, {first} against {second}: {found['difference']:+.4f}, {low:+.4f} to {high:+.4f}; "
+              f"p = {found['p']:.4f}")
+    if args.record: store(chosen["record"], load_before, d=x.shape[1], texts=len(x), seeds=seeds,
+                          shared=chosen["shared"], arms=rows, contrasts=contrasts)
