@@ -29,8 +29,8 @@ _public = {
     "penalties.controls": "Placebo",
     "penalties.second_stage": "train_isolayer cls_features",
     "geometry.transforms": "Whitening AllButTheTop",
-    "penalties.integrations": "IsotropyTrainerMixin IsotropyCallback IsotropyLoss collect_reference "
-                              "ReferenceCallback",
+    "penalties.integrations": "IsotropyTrainerMixin IsotropyCallback collect_reference ReferenceCallback",
+    "penalties.sentence_losses": "IsotropyLoss",
     "text.tasks": "Task load_task",
     "text.packaged": "minilm_folder",
     "text.features": "encode Collator",

@@ -50,9 +50,9 @@ from .geometry.transforms import Whitening as Whitening
 from .geometry.transforms import AllButTheTop as AllButTheTop
 from .penalties.integrations import IsotropyTrainerMixin as IsotropyTrainerMixin
 from .penalties.integrations import IsotropyCallback as IsotropyCallback
-from .penalties.integrations import IsotropyLoss as IsotropyLoss
 from .penalties.integrations import collect_reference as collect_reference
 from .penalties.integrations import ReferenceCallback as ReferenceCallback
+from .penalties.sentence_losses import IsotropyLoss as IsotropyLoss
 from .text.tasks import Task as Task
 from .text.tasks import load_task as load_task
 from .text.packaged import minilm_folder as minilm_folder

@@ -19,8 +19,9 @@ from trainers import KeepGradients, MeanOfPairs, sentence_pairs, without_dropout
 
 from istar_nb.base import states
 from istar_nb.text.encoders import hidden_states, load_encoder
-from istar_nb.penalties.integrations import (IsotropyCallback, IsotropyLoss, IsotropyTrainerMixin, ReferenceCallback,
-                                             collect_reference, joined, model_states)
+from istar_nb.penalties.integrations import (IsotropyCallback, IsotropyTrainerMixin, ReferenceCallback,
+                                             collect_reference, model_states)
+from istar_nb.penalties.sentence_losses import IsotropyLoss, joined
 from istar_nb.report.isotropy import measure
 from istar_nb.base.modes import evaluating, same_random_state
 from istar_nb.penalties.baselines import CosReg, RelativeStrength

@@ -8,7 +8,8 @@ from transformers import PrinterCallback, Trainer, TrainingArguments
 from istar_nb.base.covariance import covariance
 from istar_nb.base.states import HiddenStates
 from istar_nb.penalties.baselines import CosReg, Uniformity, VICRegCovariance
-from istar_nb.penalties.integrations import IsotropyLoss, IsotropyTrainerMixin, WholeUpdateMixin
+from istar_nb.penalties.integrations import IsotropyTrainerMixin
+from istar_nb.penalties.sentence_losses import IsotropyLoss, WholeUpdateMixin
 from istar_nb.penalties.regularizers import IStar, UnbiasedIStar
 from istar_nb.penalties.spread import GOR, FroSSL, KoLeo, SIGReg
 from istar_nb.penalties.whole_update import WholeUpdate
