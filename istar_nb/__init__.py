@@ -47,7 +47,7 @@ _public = {
     "report.judging": "judge",
     "embeddings.health": "health Health",
     "embeddings.evaluator": "IsotropyEvaluator",
-    "report.explorers": "explore_spectrum explore_batches explore_barcode",
+    "app.explorers": "explore_spectrum explore_batches explore_barcode",
     "report.statistics": "paired_differences sign_flip_test student_interval crossed_interval holm seeds_needed",
 }
 _owners = {name: module for module, names in _public.items() for name in names.split()}

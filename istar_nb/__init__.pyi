@@ -77,9 +77,9 @@ from .report.judging import judge as judge
 from .embeddings.health import health as health
 from .embeddings.health import Health as Health
 from .embeddings.evaluator import IsotropyEvaluator as IsotropyEvaluator
-from .report.explorers import explore_spectrum as explore_spectrum
-from .report.explorers import explore_batches as explore_batches
-from .report.explorers import explore_barcode as explore_barcode
+from .app.explorers import explore_spectrum as explore_spectrum
+from .app.explorers import explore_batches as explore_batches
+from .app.explorers import explore_barcode as explore_barcode
 from .report.statistics import paired_differences as paired_differences
 from .report.statistics import sign_flip_test as sign_flip_test
 from .report.statistics import student_interval as student_interval

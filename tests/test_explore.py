@@ -9,9 +9,9 @@ import pytest
 import torch
 from browser import browser_page, needs_chromium
 
-from istar_nb.report import explorers as ex
-from istar_nb.report import run_explorer as rex
-from istar_nb.report import explorer_parts
+from istar_nb.app import explorers as ex
+from istar_nb.app import run_explorer as rex
+from istar_nb.app import explorer_parts
 from istar_nb.geometry.measures import outlier_dimensions, spectrum
 from istar_nb.geometry.scores import isoscore, isoscore_with_error
 from istar_nb.penalties.topology import select_bars

@@ -14,7 +14,7 @@ from browser import browser_page, needs_chromium
 
 from test_explore import spectrum_sentence
 
-from istar_nb.report.explorer_parts import defaults_of
+from istar_nb.app.explorer_parts import defaults_of
 
 pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
 pytestmark = needs_chromium
@@ -56,7 +56,7 @@ def wait_for(condition, seconds=600):
 
 
 def test_a_slider_in_jupyterlab(tmp_path):
-    cell = nbformat.v4.new_code_cell("from istar_nb.report.explorers import explore_spectrum\nexplore_spectrum()")
+    cell = nbformat.v4.new_code_cell("from istar_nb.app.explorers import explore_spectrum\nexplore_spectrum()")
     nbformat.write(nbformat.v4.new_notebook(cells=[cell],
                                             metadata=dict(kernelspec=dict(name="python3", display_name="Python 3",
                                                                           language="python"))),

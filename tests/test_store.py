@@ -10,7 +10,7 @@ from istar_nb.report.figures import comparison_figure
 from istar_nb.base.files import open_root
 from istar_nb.sweeps.grids import load_records
 from istar_nb.training.records import RunRecord, find_record, iterate_records, save_record
-from istar_nb.report.run_explorer import compact_runs, run_controls, run_points
+from istar_nb.app.run_explorer import compact_runs, run_controls, run_points
 from istar_nb.training.runs import RunConfig, schema
 from processes import FORKED, Process
 

@@ -1,7 +1,7 @@
 """Make the site's explorers: `python tools/explore.py FOLDER` writes a page that works from a file, without a network.
 
 The page and its scripts are in docs/explore. This adds what comes from elsewhere: the controls and the runs, from the
-library and the store of records, and the figures of the notebooks nbs/report for readers without scripts.
+library and the store of records, and the figures of the notebooks nbs/app for readers without scripts.
 `istar runs --explore FOLDER` writes the page of any other store.
 """
 import base64
@@ -15,7 +15,7 @@ sys.path.insert(0, str(root))
 
 def figures():
     "The notebooks' figures as PNG files, named by their `#| page-figure:` directives."
-    for path in sorted((root/"nbs"/"report").glob("*.ipynb")):
+    for path in sorted((root/"nbs"/"app").glob("*.ipynb")):
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             named = [line.partition(":")[2].strip() for line in cell["source"] if line.startswith("#| page-figure:")]
             images = [o["data"]["image/png"] for o in cell.get("outputs", []) if "image/png" in o.get("data", {})]
@@ -24,7 +24,7 @@ def figures():
 
 def files():
     "Every file of the page: {name: bytes}; index.html is the page itself."
-    from istar_nb.report.run_explorer import page_files
+    from istar_nb.app.run_explorer import page_files
     return page_files(root/"results"/"runs") | dict(figures())
 
 

@@ -60,7 +60,7 @@ def _of_one_type(table:"pd.DataFrame")->"pd.DataFrame":
 # %% ../../nbs/app/03_cli.ipynb #2f9522f5
 def _explorer(root:str, folder:Path)->str: # the page's address, to open in a browser
     "Write the page of explorers with the runs of a store to a folder."
-    from istar_nb.report.run_explorer import page_files
+    from istar_nb.app.run_explorer import page_files
     try: files = page_files(root)
     except ValueError as e: raise ValueError(f"--explore: {e}") from None
     for name, content in files.items(): write_file(local_path(folder)/name, content)

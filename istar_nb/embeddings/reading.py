@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..base.matrices import matrix_parts
 from ..base.points import as_points
 from ..base.progress import progress_bar, waiting
-from ..report.comparing import _as_texts, _Numbering
+from ..report.one_pass import Numbering, as_texts
 from ..report.model_measures import Points, _encoder_of, text_batches
 from ..text.encoders import Encoder, hidden_states, local_source, quiet
 from ..training.evaluation import read_states
@@ -60,10 +60,10 @@ def _from_encoder(encoder:Encoder, texts:Sequence[str], tokens:str, max_length:i
         numbers = batch.pop("text_numbers")
         return numbers, hidden_states(model, {k: v.to(device) for k, v in batch.items()})
     bar = progress_bar(None, "reading", progress, unit=" texts", total=len(texts))
-    batches = text_batches([(text,) for text in texts], _Numbering(encoder.tokenizer), max_length=max_length)
+    batches = text_batches([(text,) for text in texts], Numbering(encoder.tokenizer), max_length=max_length)
     for numbers, states in read_states(encoder.model, batches, forward):
         mask = states.mask.bool()
-        vectors = _as_texts(states.layers[-1], mask, tokens, states.causal).detach().float().cpu()
+        vectors = as_texts(states.layers[-1], mask, tokens, states.causal).detach().float().cpu()
         points |= dict(zip(numbers.tolist(), vectors))
         for l, x in enumerate(states.layers): massive.setdefault(l, []).append(massive_activations(x, mask))
         bar.update(len(numbers))
