@@ -95,8 +95,9 @@ def _setting(
     "How a setting is shown; `kind` is its name in the legend."
     method, strength = method_of(config.method), (config.lam if config.relative is None else config.relative) or 0
     sign = f", λ {'<' if strength < 0 else '>'} 0" if len(method.colors) > 1 else ""
+    mark = {False: "", True: ", placebo"}.get(config.placebo, f", placebo {config.placebo}")
     return dict(label=label, method=config.method, color=method_color(config.method, strength),
-                kind=f"{method.label}{sign}{', placebo'*config.placebo}", placebo=config.placebo)
+                kind=f"{method.label}{sign}{mark}", placebo=config.placebo)
 
 # %% ../../nbs/app/02_run_explorer.ipynb #fc0d001d
 def _place(method:str)->tuple[int,str]: # in the table; others come after it, by name

@@ -235,7 +235,7 @@ def declared(evidence:Evidence)->list[Claim]:
     def claim(name, arm, other, value):
         of = partial(pairs_of, runs[runs.arm.isin([arm, other])], dict(arm=other), ("task",), ("arm",))
         found = paired_estimate(differences(of("log_iota" if value == "isoscore" else value)))
-        few = f"all {seeds} seeds of both arms; {found.seeds} are done" if found.seeds < seeds else ""
+        few = f"all {seeds} seeds of both arms; {found.seeds} done so far" if found.seeds < seeds else ""
         kind = dict(kind="score", unit="accuracy") if value == "score" else dict(
             kind="geometry", unit="ln ι", quantity="ln ι of the text")
         return Claim(topic="declared", paper=own, where="declared", page="declared", method="istar", encoder="MPNet",
