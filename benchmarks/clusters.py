@@ -26,15 +26,17 @@ from istar_nb.training.evaluation import read_states
 from istar_nb.training.records import find_record
 
 shared = dict(task="sst2", model="minilm", limit=1000, epochs=2, lr=1e-4)
+on_tokens = dict(method="istar", lam=1., zeta=0.2)
 on_cls = dict(method="istar-unbiased", target=0.1, tokens="cls", layers=(6,))
+weak, strong = (on_cls | dict(relative=share) for share in (0.3, 1.))
+twin = dict(placebo="twin")
 experiments = dict(
     tokens=dict(record="clusters", seeds=5, shared=shared | dict(batch_size=16), primary=("double", "same"),
-                arms={"no penalty": {}} | {name: dict(method="istar", lam=1., zeta=0.2, target=target)
-                                           for name, target in (("half", "0.5x"), ("same", "1x"), ("double", "2x"))}),
+                arms={"no penalty": {}, "half": on_tokens | dict(target="0.5x"), "same": on_tokens | dict(target="1x"),
+                      "double": on_tokens | dict(target="2x")}),
     cls=dict(record="clusters_cls", seeds=8, shared=shared | dict(batch_size=32), primary=("weak", "weak placebo"),
-             arms={"no penalty": {}} | {f"{name}{suffix}": on_cls | dict(relative=share) | placebo
-                                        for name, share in (("weak", 0.3), ("strong", 1.))
-                                        for suffix, placebo in ((" placebo", dict(placebo="twin")), ("", {}))}))
+             arms={"no penalty": {}, "weak placebo": weak | twin, "weak": weak, "strong placebo": strong | twin,
+                   "strong": strong}))
 
 
 def states_of(folder, data):

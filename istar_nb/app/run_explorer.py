@@ -95,7 +95,7 @@ def _setting(
     "How a setting is shown; `kind` is its name in the legend."
     method, strength = method_of(config.method), (config.lam if config.relative is None else config.relative) or 0
     sign = f", λ {'<' if strength < 0 else '>'} 0" if len(method.colors) > 1 else ""
-    mark = {False: "", True: ", placebo"}.get(config.placebo, f", placebo {config.placebo}")
+    mark = f", {_plain_text('placebo', config.placebo)}" if config.placebo else ""
     return dict(label=label, method=config.method, color=method_color(config.method, strength),
                 kind=f"{method.label}{sign}{mark}", placebo=config.placebo)
 
