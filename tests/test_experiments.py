@@ -142,7 +142,7 @@ def test_no_verdict_rests_on_an_invented_threshold(claims):
     for c in claims:
         if c.word in ("holds", "opposite"): assert (c.found.low > 0) != (c.found.high < 0) and c.claimed
         if c.word in ("inside", "excluded", "too wide"): assert c.effect is not None
-        if c.word == "cannot be tested": assert c.reason and claim_cells(c)[-1] == c.reason
+        if c.word in ("not complete", "cannot be tested"): assert c.reason and claim_cells(c)[-1] == c.reason
 
 
 def test_an_unknown_page_and_a_folder_without_records_are_errors_that_say_so(tmp_path):

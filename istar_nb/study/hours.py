@@ -6,11 +6,10 @@
 __all__ = ['rows_and_tokens', 'layers_and_dims', 'products_of_token', 'gpu_hours', 'at_least']
 
 # %% ../../nbs/study/10_hours.ipynb #b0a7c003
-import json
 from collections.abc import Iterable
 from math import ceil
 
-from ..base.files import find_folder
+from .evidence import benchmark_record
 from ..training.runs import RunConfig
 
 # %% ../../nbs/study/10_hours.ipynb #b0a7c006
@@ -44,7 +43,7 @@ def gpu_hours(
     configs:Iterable[RunConfig], # of the papers' tasks and encoders, without `limit`
 )->float:
     "The least hours that some runs take on one H100, in the model of the page about speed."
-    work = json.loads((find_folder("results", "benchmarks")/"benchmarks"/"work.json").read_text(encoding="utf-8"))
+    work = benchmark_record("work")
     return sum(ceil(rows_and_tokens[c.task][0]/c.batch_size)*c.epochs*_step_seconds(c, work) for c in configs)/3600
 
 

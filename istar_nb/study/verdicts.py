@@ -102,6 +102,7 @@ meanings = {    # of the verdicts
     "measured": "no paper claims an effect",
     "not run": "there are fewer than three pairs of runs",
     "not treated": "the interval of the change of ι contains no change, so the score says nothing about isotropy",
+    "not complete": "not all of its declared runs are done",
     "cannot be tested": "it needs models or data that are not used here"}
 
 def decide(
@@ -168,11 +169,10 @@ def moved(
 
 def _verdict(claim:"Claim")->str: # one of `meanings`
     "The verdict on a claim; a score under I-STAR counts where the penalty moved the IsoScore of the text."
-    if claim.reason: return "cannot be tested"
+    if claim.reason: return "not complete" if claim.contrast else "cannot be tested"
     aimed = claim.kind == "score" and claim.method.startswith("istar") and claim.against in ("", "base")
     if aimed and not moved(claim.iotas): return "not treated"
     return decide(claim.found, claim.claimed, claim.effect)
-
 
 # %% ../../nbs/study/00_verdicts.ipynb #8f7bace5
 @dataclass(frozen=True, kw_only=True)
