@@ -90,8 +90,8 @@ def _massive_finding(layers:dict[int,Massive])->list[dict]:
 
 def _class_findings(x:Tensor, labels:np.ndarray)->list[dict]:
     "Variance between classes, and IsoScore within."
-    share = class_variances(x, np.unique(labels, return_inverse=True)[1])["share"]
     found = isoscore_within(x, labels)
+    share = class_variances(x, np.unique(labels, return_inverse=True)[1])["share"]
     return [
         _finding("variance between classes, share", share, "", f"{len(np.unique(labels))} classes"),
         _finding("IsoScore within classes", found.within, "", "of the covariance about the means of classes"),
@@ -146,6 +146,7 @@ _savings = {"better": "yes", "the same": "yes", "not worse": "yes", "worse": "no
 def _answer(row:dict, name:str, first:dict)->str:
     "The answer of one kind of labels."
     verdict = row[f"{name}_verdict"]
+    if row[name] is None: return "no: all cosines are equal, which ranks nothing"
     word = (_changes if row["kind"] == "transform" else _savings).get(verdict, "not known")
     ends = " to ".join(signed(row[f"{name}_{end}"], "+.3f") for end in ("low", "high"))
     said = "" if word == verdict else f"{verdict}, "
@@ -168,7 +169,7 @@ def advice_on(rows:Sequence[dict])->dict[str,str]: # rows of variants -> questio
         if not cut and row["name"] not in _asked: continue
         said = [_answer(row, name, first) for name in _labelled if f"{name}_verdict" in row]
         if not said and row.get("agreement") is None: continue
-        question = f"Cut to {row['dims']} dimensions?" if cut else _asked[row["name"]]
+        question = f"Cut to {row['dims']} dimension{'s'*(row['dims'] != 1)}?" if cut else _asked[row["name"]]
         found[question] = "; ".join(said or [_without_labels(row)])
     return found
 
@@ -251,13 +252,14 @@ def plot_differences(
     ax,                  # matplotlib Axes
 ):                       # the same
     "Every variant's difference from the vectors as they are, with its interval; without labels, its agreement."
-    name, shown = _judged_by(rows), rows[:0:-1]
+    name = _judged_by(rows)
+    shown = [r for r in rows[:0:-1] if r.get(name) is not None]
     if name == "agreement":
         errors = [2*r[f"{name}_se"] for r in shown]
         ax.errorbar([r[name] for r in shown], range(len(shown)), xerr=errors, fmt="o", capsize=2, color="#0072b2")
         ax.set(xlabel=_names[name])
     else:
-        ends = np.array([(r[f"{name}_low"], r[f"{name}_high"]) for r in shown]).T
+        ends = np.array([(r[f"{name}_low"], r[f"{name}_high"]) for r in shown]).reshape(-1, 2).T
         middle = np.array([r[f"{name}_difference"] for r in shown])
         ax.axvspan(-margin, margin, color="0.9", zorder=0)
         ax.axvline(0, color="0.4", ls="--", lw=1)

@@ -216,20 +216,22 @@ def judged_pairs(
     draws:int=1000,     # of the pairs
     seed:int=0,         # of the draws
 )->list[Judged]:        # one a variant
-    "Spearman's correlation of each variant, and its paired difference from the first."
+    "Spearman's correlation of each variant, and its paired difference from the first; NaN where all cosines are equal."
     from scipy.stats import rankdata
     if len(gold) < 10: raise ValueError(f"`pairs` must be at least 10, and there are {len(gold)}")
     if not np.isfinite(gold).all(): raise ValueError("`pairs` has scores that are not finite")
     if np.ptp(gold) == 0: raise ValueError("`pairs` have one score in common, and nothing can be ranked by it")
-    generator, drawn = np.random.default_rng(seed), []
-    def scores(rows): return _rank_scores(rankdata(cosines[:, rows], axis=1), rankdata(gold[rows]))
+    differ = np.ptp(cosines, axis=1) > 1e-9
+    if not differ[0]: raise ValueError("`pairs` have one cosine in common, which ranks nothing")
+    generator, drawn, ranked = np.random.default_rng(seed), [], cosines[differ]
+    def scores(rows): return _rank_scores(rankdata(ranked[:, rows], axis=1), rankdata(gold[rows]))
     value = scores(np.arange(len(gold)))
     for _ in range(draws): drawn.append(scores(generator.integers(len(gold), size=len(gold))))
     drawn = np.array(drawn)
     low, high = np.nanquantile(drawn - drawn[:, :1], [0.025, 0.975], axis=0)
-    errors = np.nanstd(drawn, axis=0)
-    rows = np.stack([value, errors, value - value[0], low, high], 1).tolist()
-    return [Judged(*row[:3], Interval(*row[3:])) for row in rows]
+    rows = np.full((len(cosines), 5), np.nan)
+    rows[differ] = np.stack([value, np.nanstd(drawn, axis=0), value - value[0], low, high], 1)
+    return [Judged(*row[:3], Interval(*row[3:])) for row in rows.tolist()]
 
 # %% ../../nbs/embeddings/02_quality.ipynb #02cf2f10
 def recalls(
@@ -238,11 +240,19 @@ def recalls(
     relevant:Sequence[set[int]],# documents that are relevant to each query, one at least
     k:int=10,                   # documents that are shown
 )->np.ndarray:                  # (q,) in [0, 1]
-    "The share of relevant documents among the k nearest by cosine, of every query."
+    "The share of relevant documents among the k nearest by cosine, of every query; ties count by their probability."
     queries, documents = (torch.nn.functional.normalize(x.float()) for x in (queries, documents))
-    found = []
-    for part in queries.split(1024): found += (part @ documents.T).topk(min(k, len(documents)), 1).indices.tolist()
-    return np.array([len(wanted & set(shown))/len(wanted) for wanted, shown in zip(relevant, found)])
+    k, rows, found = min(k, len(documents)), iter(relevant), []
+    close = 1e-6    # float32 does not tell cosines apart that are closer
+    for part in queries.split(1024):
+        cosines = part @ documents.T
+        last = cosines.topk(k, 1).values[:, -1:]
+        above, tied = cosines > last + close, (cosines - last).abs() <= close
+        odds = (k - above.sum(1))/tied.sum(1)
+        for sure, maybe, chance, wanted in zip(above, tied, odds, rows):
+            places = list(wanted)
+            found.append(float((sure[places] + chance*maybe[places]).mean()))
+    return np.array(found)
 
 
 def judged_recalls(

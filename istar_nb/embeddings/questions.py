@@ -104,6 +104,13 @@ def _judged_rows(index, pairs, relevant, documents)->tuple: # numbers of pairs, 
             torch.tensor(list(place), dtype=torch.long), [{place[d] for d in some} for some in wanted.values()])
 
 # %% ../../nbs/embeddings/03_questions.ipynb #1ed955e9
+def _classes_of(labels:list)->np.ndarray: # (l,)
+    "Labels that are all there."
+    for i, label in enumerate(labels):
+        if label is None or label != label: raise ValueError(f"`labels`: number {i} is {label}, which is no class")
+    return np.array(labels)
+
+
 def questions(
     index:"_Texts|_RowNumbers", # numbers texts or rows
     texts:Iterable|None,        # that describe the model and fit variants; None: all rows of a file, or all texts
@@ -131,7 +138,7 @@ def questions(
     fit, held, kept = _divided(described, rows, torch.cat([queries, found]), listed is not None, seed)
     if len(fit) < 10:
         raise ValueError(f"`texts`: {len(fit)} are left to fit variants to, because all others are judged")
-    classes = np.array([] if labels is None else _listed(labels, "labels"))
+    classes = _classes_of([] if labels is None else _listed(labels, "labels"))
     if labels is not None and len(classes) != len(given):
         raise ValueError(f"`labels` must have one class for each of the {len(given)} texts, and has {len(classes)}")
     labelled = torch.tensor(list(given) if labels is not None else [], dtype=torch.long)

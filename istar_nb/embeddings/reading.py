@@ -122,6 +122,7 @@ def read_points(
     x = torch.cat([*matrix_parts(points)]) if isinstance(points, (str, Path)) else points
     x = as_points(x, name, min_points=2).detach().cpu()
     x = x if x.dtype == torch.float64 else x.float()
-    if not x.isfinite().all(): raise ValueError(f"`{name}` has values that are not finite")
+    if not x.norm(dim=1).isfinite().all():
+        raise ValueError(f"`{name}` has values that are not finite, or too large for {x.dtype} to square")
     if not x.any(1).all(): raise ValueError(f"`{name}` has a zero vector in row {int((~x.any(1)).nonzero()[0])}")
     return x
