@@ -21,9 +21,10 @@ def benchmark():
     finally: sys.path.remove(str(root/"benchmarks"))
 
 
-def test_the_stored_runs_are_those_that_the_benchmark_makes(benchmark):
-    chosen = benchmark["experiments"]["tokens"]
-    stored = json.loads((root/"results"/"benchmarks"/"clusters.json").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("experiment", ["tokens", "cls"])
+def test_the_stored_runs_are_those_that_the_benchmark_makes(experiment, benchmark):
+    chosen = benchmark["experiments"][experiment]
+    stored = json.loads((root/"results"/"benchmarks"/f"{chosen['record']}.json").read_text(encoding="utf-8"))
     made = {arm: [inb.RunConfig(**chosen["shared"], **options, seed=seed).id for seed in range(chosen["seeds"])]
             for arm, options in chosen["arms"].items()}
     assert made == {arm: [row["run"] for row in rows] for arm, rows in stored["arms"].items()}

@@ -146,7 +146,7 @@ _savings = {"better": "yes", "the same": "yes", "not worse": "yes", "worse": "no
 def _answer(row:dict, name:str, first:dict)->str:
     "The answer of one kind of labels."
     verdict = row[f"{name}_verdict"]
-    if row[name] is None: return "no: all cosines are equal, which ranks nothing"
+    if row[name] is None: return "no: all cosines are equal, and nothing can be ranked by them"
     word = (_changes if row["kind"] == "transform" else _savings).get(verdict, "not known")
     ends = " to ".join(signed(row[f"{name}_{end}"], "+.3f") for end in ("low", "high"))
     said = "" if word == verdict else f"{verdict}, "

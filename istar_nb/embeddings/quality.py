@@ -222,7 +222,7 @@ def judged_pairs(
     if not np.isfinite(gold).all(): raise ValueError("`pairs` has scores that are not finite")
     if np.ptp(gold) == 0: raise ValueError("`pairs` have one score in common, and nothing can be ranked by it")
     differ = np.ptp(cosines, axis=1) > 1e-9
-    if not differ[0]: raise ValueError("`pairs` have one cosine in common, which ranks nothing")
+    if not differ[0]: raise ValueError("`pairs` have one cosine in common, and nothing can be ranked by it")
     generator, drawn, ranked = np.random.default_rng(seed), [], cosines[differ]
     def scores(rows): return _rank_scores(rankdata(ranked[:, rows], axis=1), rankdata(gold[rows]))
     value = scores(np.arange(len(gold)))

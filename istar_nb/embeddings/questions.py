@@ -106,8 +106,9 @@ def _judged_rows(index, pairs, relevant, documents)->tuple: # numbers of pairs, 
 # %% ../../nbs/embeddings/03_questions.ipynb #1ed955e9
 def _classes_of(labels:list)->np.ndarray: # (l,)
     "Labels that are all there."
-    for i, label in enumerate(labels):
-        if label is None or label != label: raise ValueError(f"`labels`: number {i} is {label}, which is no class")
+    import pandas as pd
+    missing = np.flatnonzero(pd.Series(labels, dtype=object).isna())
+    if len(missing): raise ValueError(f"`labels`: number {missing[0]} is missing")
     return np.array(labels)
 
 

@@ -235,7 +235,8 @@ def declared(evidence:Evidence)->list[Claim]:
     def claim(name, arm, other, value):
         of = partial(pairs_of, runs[runs.arm.isin([arm, other])], dict(arm=other), ("task",), ("arm",))
         found = paired_estimate(differences(of("log_iota" if value == "isoscore" else value)))
-        few = f"all {seeds} seeds of both arms; {found.seeds} done so far" if found.seeds < seeds else ""
+        open_runs = [run for run, its in arms.items() if its in (arm, other) and run not in evidence.every_record]
+        few = f"all {seeds} seeds of both arms; {found.seeds} done so far" if open_runs else ""
         kind = dict(kind="score", unit="accuracy") if value == "score" else dict(
             kind="geometry", unit="ln ι", quantity="ln ι of the text")
         return Claim(topic="declared", paper=own, where="declared", page="declared", method="istar", encoder="MPNet",
