@@ -185,13 +185,14 @@ def agreement(
     before:Tensor, # (n, n) from `_cosine_matrix`
     after:Tensor,  # (n, n)
 )->Jackknifed:
-    "The correlation of the cosines of unrelated texts in two versions, with its error over texts."
+    "The correlation of the cosines of unrelated texts in two versions, with its error; NaN where all are equal."
     n = len(before)
     def sums(weights): return torch.stack([w.sum(1) for w in weights])
     each = sums((before, after, before*before, after*after, before*after))
     def of(total, n):
         a, b, aa, bb, ab = total/(n*(n - 1))
-        return (ab - a*b)/((aa - a*a)*(bb - b*b)).sqrt()
+        spread, other = (torch.where(square > 1e-12, square, torch.nan) for square in (aa - a*a, bb - b*b))
+        return (ab - a*b)/(spread*other).sqrt()
     total = each.sum(1)
     return Jackknifed(of(total, n), jackknife_error(of(total[:, None] - 2*each, n - 1)))
 
