@@ -45,7 +45,9 @@ from istar_nb.geometry.streaming import IsoScoreMetric, IsotropyMetrics
 from istar_nb.sweeps.sweeps import sweep
 from istar_nb.text.tasks import load_task
 from istar_nb.penalties.topology import EntropyRegularizer, h0_bars, persistent_entropy, select_bars
-from istar_nb.training.training import _launched, evaluate, fine_tuning, launch, refresh_reference, train, update
+from istar_nb.training.evaluation import evaluate
+from istar_nb.training.training import _launched, launch, train
+from istar_nb.training.updates import fine_tuning, refresh_reference, update
 from istar_nb.geometry.transforms import AllButTheTop, NormMoments, Whitening
 from istar_nb.geometry.unbiased import unbiased_traces
 from istar_nb.geometry.watching import watch

@@ -11,12 +11,14 @@ import pytest
 import torch
 
 import istar_nb
-import istar_nb.training.training as training
+import istar_nb.training.updates as updates
 from istar_nb.text.encoders import forward_with_states, load_encoder
 from istar_nb.sweeps.grids import load_records
 from istar_nb.training.runs import RunConfig
 from istar_nb.text.task_scores import one_answer
-from istar_nb.training.training import add_gradients, evaluate, fine_tuning, train
+from istar_nb.training.evaluation import evaluate
+from istar_nb.training.training import train
+from istar_nb.training.updates import add_gradients, fine_tuning
 from toy_task import write_still_model
 from processes import on_two
 
@@ -40,8 +42,8 @@ def few_validation_rows(monkeypatch):
     def small(*args, **kwargs):
         data = load(*args, **kwargs)
         return replace(data, validation=data.validation[:64])
-    load = training.load_task
-    monkeypatch.setattr(training, "load_task", small)
+    load = updates.load_task
+    monkeypatch.setattr(updates, "load_task", small)
 
 
 @pytest.mark.parametrize("precision, emulated, said", [("bf16", True, 1), ("bf16", False, 0), ("fp32", True, 0)])
@@ -233,4 +235,4 @@ def test_a_run_goes_through_few_modules(tmp_path):
     finally: sys.setprofile(None)
     assert len(visited) <= 28, sorted(visited)
     own = {name.split(os.sep)[1] for name in visited if name.startswith("training")}
-    assert own == {"training.py", "session.py", "evaluation.py", "records.py", "runs.py", "methods.py"}
+    assert own == {"training.py", "updates.py", "session.py", "evaluation.py", "records.py", "runs.py", "methods.py"}

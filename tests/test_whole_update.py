@@ -17,7 +17,7 @@ from istar_nb.text.encoders import load_encoder
 from istar_nb.text.features import Collator, encode
 from istar_nb.text.tasks import load_task
 from istar_nb.training.runs import RunConfig
-from istar_nb.training.training import fine_tuning, losses, prepare_penalty, refresh_reference
+from istar_nb.training.updates import fine_tuning, losses, prepare_penalty, refresh_reference
 from processes import on_two
 from trainers import KeepGradients, MeanOfPairs, sentence_pairs, without_dropout
 

@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple
 
 from ..base.files import folder_beside, run_lock
 from ..base.programs import Team, collect_rarely, end_after, place_of_process
-from ..training.records import RunRecord, failed_record, find_record, save_failed, save_record
+from ..training.records import RunRecord, failed_record, find_record, made_before, save_failed, save_record
 from ..training.runs import RunConfig
 
 # %% ../../nbs/sweeps/01_executors.ipynb #db4c84e7
@@ -46,7 +46,6 @@ class Job:
 # %% ../../nbs/sweeps/01_executors.ipynb #f4e7ad94
 def _settled(config:RunConfig, job:Job)->RunRecord|None:
     "The record of a run that need not be made."
-    from istar_nb.training.training import made_before
     record = find_record(job.root, config.id)
     if record is None or record.status == "failed": return None if job.retry_failed else record
     return made_before(config, job.root, job.data_dir, job.hub, job.remake)
