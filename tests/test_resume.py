@@ -98,6 +98,8 @@ kinds = [dict(**local, lam=1, refresh="start"), dict(**local, lam=1, refresh="av
          dict(**local, relative=0.5, per_layer=True, accumulate=2),
          dict(method="istar", relative=0.5, refresh="average", max_points=40), dict(method="entropy", accumulate=2),
          dict(method="isobn"), dict(**local, relative=0.5, accumulate=2, placebo="twin"),
+         dict(**local, lam=1, refresh="start", accumulate=2, whole_update=True),
+         dict(method="sigreg", accumulate=2, whole_update=True),
          dict(method="cosreg", lam_start=0.5, lam_ramp=1.),
          dict(method="entropy", selection="released", noise=0.05, maxdim=1, schedule="cosine"),
          dict(optimizer="adam", schedule="cosine", warmup=0.3),

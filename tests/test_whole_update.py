@@ -17,6 +17,7 @@ from istar_nb.text.encoders import load_encoder
 from istar_nb.text.features import Collator, encode
 from istar_nb.text.tasks import load_task
 from istar_nb.training.runs import RunConfig
+from istar_nb.training.training import train
 from istar_nb.training.updates import fine_tuning, losses, prepare_penalty, refresh_reference
 from processes import on_two
 from trainers import KeepGradients, MeanOfPairs, sentence_pairs, without_dropout
@@ -117,6 +118,15 @@ def test_the_trainer_shows_the_whole_update(tmp_path):
     assert (gradient(UnbiasedIStar(), **halves) - one).norm() > 1e-2*one.norm()    # the mean of four penalties
     one = gradient(IStar(0.2), **whole)
     assert (gradient(WholeUpdate(IStar(0.2)), **halves) - one).norm() < 1e-4*one.norm()
+
+
+def test_what_a_record_takes_from_the_penalty_inside(tmp_path):
+    "Its target in units of the plain run, and IsoScore* with its ζ and reference."
+    usual = dict(model="tiny-bert", limit=64, epochs=1, batch_size=16, accumulate=2, max_length=16, validation_limit=64)
+    plain = train(RunConfig(**usual), tmp_path, progress=False)
+    pulled = train(RunConfig(**usual, method="istar", target="0.5x", whole_update=True), tmp_path, progress=False)
+    assert pulled.data["target"] == 0.5*plain.epochs[-1]["isoscore"]
+    assert 0 < pulled.epochs[-1]["isoscore_star"] < 1
 
 
 def test_sentence_transformers_shows_the_whole_update(tmp_path):

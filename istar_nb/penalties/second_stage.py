@@ -161,7 +161,7 @@ def train_isolayer(
     generator, best = torch.Generator().manual_seed(seed), None
     for epoch in range(1, epochs+1):
         order = torch.randperm(len(train.x), generator=generator, device="cpu").to(device)
-        batches = order.tensor_split(max(1, round(len(order)/max(3, batch_size))))
+        batches = order.tensor_split(max(1, min(round(len(order)/batch_size), len(order)//3)))    # of 3 at least
         losses = _train_epoch(model, train, combine, optimizer, batches)
         history.append(dict(epoch=epoch, **losses, **_held_out_scores(model, held_out, metric)))
         now = rank(history[-1], history[0]["score"], keep, tolerance)

@@ -284,6 +284,12 @@ class _Shown(Regularizer):
     regularizer:Regularizer    # the other
     needs_update = True
 
+    def __getattr__(self, name:str)->object:
+        try: return super().__getattr__(name)
+        except AttributeError:
+            if name == "regularizer": raise
+            return getattr(self.regularizer, name)
+
     @property
     def needs_reference(self)->bool: return self.regularizer.needs_reference
     @property

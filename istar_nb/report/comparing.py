@@ -262,6 +262,7 @@ def _compared(
     "All models beside the first."
     found = {label: {l: _measures(m) for l, m in s.measures.items()} for label, s in seen.items()}
     first, *others = seen
+    k = min(k, int(seen[first].there.sum()) - 1)    # no text has more neighbours
     pairs = {label: _alike(seen[first], seen[label], k) for label in others}
     differences = {label: {l: _difference(found[first][l], found[label][row["layer"]]) for l, row in rows.items()}
                    for label, (_, rows) in pairs.items()}

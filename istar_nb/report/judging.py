@@ -8,6 +8,7 @@ __all__ = ['row_metrics', 'read_runs', 'Contrast', 'read_contrasts', 'least_seed
 
 # %% ../../nbs/report/10_judging.ipynb #9d00e003
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -34,6 +35,8 @@ def _called(value)->str:
     "An option's value as it is typed."
     return f"{value:g}" if isinstance(value, float) else str(value)
 
+_own_rows = ("train", "validation", "text", "text2", "label")    # options that say which rows a run is about
+
 
 def _arms_of(
     frame:"pd.DataFrame", # a run a row, with `arm`, or with the options of `RunConfig`
@@ -41,8 +44,8 @@ def _arms_of(
     "What every run is called: its arm, or its method and the options that vary, where they are not at their default."
     if "arm" in frame: return frame.arm.map(_called)
     check_columns(frame, ["method"])
-    varied = [c for c in defaults if c in frame and c not in ("method", "seed", "task", "model")
-              and frame[c].map(str).nunique() > 1]
+    apart = "method", "seed", "task", "model", *_own_rows
+    varied = [c for c in defaults if c in frame and c not in apart and frame[c].map(str).nunique() > 1]
     def name(row):
         told = [c for c in varied if str(row[c]) != str(defaults[c]) and (c, row["method"]) != ("lam", "none")]
         return " ".join([row["method"], *(f"{c}={_called(row[c])}" for c in told)])
@@ -64,6 +67,9 @@ def read_runs(
     if runs.empty: raise ValueError("`runs` has no runs")
     check_columns(runs, ["arm" if "method" not in runs else "method", "seed"], "runs")
     runs = runs.assign(arm=_arms_of(runs), **{} if "task" in runs else dict(task=""))
+    if "train" in runs:    # a file of one's own is the task
+        runs = runs.assign(task=[os.path.normpath(file) if isinstance(file, str) else task
+                                 for file, task in zip(runs.train, runs.task)])
     keys = [name for name in ("arm", "task", "model", "seed") if name in runs]
     if (twice := runs[runs.duplicated(keys)]).empty: return runs
     arm, seed = twice[["arm", "seed"]].iloc[0]

@@ -52,8 +52,9 @@ def _batch_rows(lengths:list[int], batch_tokens:int, generator:torch.Generator)-
 # %% ../../nbs/report/02_model_measures.ipynb #bcfa8f01
 def _text_batches(texts:Iterator, tokenizer, batch_tokens:int, max_length:int, pool:int)->Iterator[dict]:
     "`text_batches` after its arguments were checked."
-    shuffle = torch.Generator().manual_seed(0)
-    while chunk := [tuple(part[:100*max_length] for part in text) for text in islice(texts, pool)]:
+    shuffle, end = torch.Generator().manual_seed(0), getattr(tokenizer, "truncation_side", "right") == "left"
+    some = slice(-100*max_length, None) if end else slice(100*max_length)
+    while chunk := [tuple(part[some] for part in text) for text in islice(texts, pool)]:
         extra = tokenizer.num_special_tokens_to_add(pair=len(chunk[0]) > 1)
         length = min(max_length, tokenizer.model_max_length)
         if length <= extra:
@@ -296,7 +297,6 @@ def _encoder_of(model:str|tuple, hub:bool)->Encoder:
         raise TypeError(f"`model` must hold a tokenizer of transformers, not {type(tokenizer).__name__}")
     module, tokenizer = getattr(module, "module", module), copy.deepcopy(tokenizer)
     if getattr(module.config, "is_encoder_decoder", False): module = module.get_encoder()
-    if tokenizer.pad_token is None: tokenizer.pad_token = tokenizer.eos_token
     fit_tokenizer(type(module).__name__, module, tokenizer)
     return Encoder(module, tokenizer)
 

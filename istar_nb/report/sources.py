@@ -52,7 +52,7 @@ def _column_source(text:Path, column:str|None, limit:int|None)->Callable[[],Text
     from istar_nb.text.frames import file_format, read_splits, text_cells
     if column is None and not (text.is_file() and file_format(text)): return None
     if str(text) == "-": raise ValueError("--column needs a file or folder: the standard input is read line by line")
-    rows = next(iter(read_splits(text).values()))
+    rows = [row for split in read_splits(text).values() for row in split]
     names = ", ".join(map(repr, rows[0])) if rows else "no rows"
     if column is None:
         raise ValueError(f"--text {text} is a table: say with --column which column to measure; it has {names}")

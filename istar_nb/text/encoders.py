@@ -226,7 +226,7 @@ def load_pretrained(
 )->Encoder:
     "A model from files; an error that says which of them is missing or damaged."
     from transformers import AutoTokenizer
-    place, _, revision = name.partition("@") if not Path(name).exists() else (name, "", "")
+    place, _, revision = name.partition("@") if not local_path(name).exists() else (name, "", "")
     source, options = local_source(place), dict(local_files_only=not hub, trust_remote_code=False)
     if revision: options["revision"] = revision
     try:
@@ -250,9 +250,14 @@ def fit_tokenizer(
     tokenizer:"PreTrainedTokenizerBase", # changed in place
 )->None:
     "Cut texts where the model's positions end; an error for a tokenizer with words that the model does not have."
+    if tokenizer.pad_token is None: tokenizer.pad_token = tokenizer.eos_token
+    if tokenizer.pad_token is None:
+        raise ValueError(f"`name` {name!r} has a tokenizer without a token for padding or for the end of a text: set "
+                         "its `pad_token`, and save it")
     inner = model.encoder if isinstance(model, ClsModel) else model
     words = getattr(inner.config, "vocab_size", None)    # a model that hashes characters has no table of words
-    known = max(tokenizer.vocab_size, 1 + max(tokenizer.all_special_ids, default=0))    # what a text can hold
+    added = [*tokenizer.all_special_ids, *getattr(tokenizer, "added_tokens_decoder", ())]
+    known = max(tokenizer.vocab_size, 1 + max(added, default=0))    # what a text can hold
     if words is not None and known > words:
         raise ValueError(f"`name` {name!r} has a tokenizer with {known} words, and a model for {words}")
     places = getattr(inner.config, "max_position_embeddings", None) or 0
@@ -274,9 +279,8 @@ def load_encoder(
     with quiet():
         if name in _tiny: model, tokenizer = _load_tiny(name.removeprefix("tiny-"), task)
         else: model, tokenizer = load_pretrained(name, task, hub, use_safetensors)
-        if tokenizer.pad_token is None: tokenizer.pad_token = tokenizer.eos_token
-        model.config.pad_token_id = tokenizer.pad_token_id
         fit_tokenizer(name, model, tokenizer)
+        model.config.pad_token_id = tokenizer.pad_token_id
     return Encoder(model.eval(), tokenizer)
 
 # %% ../../nbs/text/06_encoders.ipynb #46eaec7f

@@ -19,7 +19,7 @@ from numbers import Integral, Real
 from pathlib import Path
 
 from ..base.files import local_path
-from .frames import (class_names, frame_rows, label_kind, number_labels, own_rows, read_splits,
+from .frames import (class_names, frame_rows, label_kind, number_labels, own_rows, read_alike,
                                   stratified_split)
 from ..base.names import near
 from .stdlib_docs import TOPICS, stdlib_docs
@@ -306,9 +306,8 @@ def _stamps(path:Path)->tuple: # changes when a file does
     return tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file())
 
 # %% ../../nbs/text/03_tasks.ipynb #4ac74fe0
-def _split_of(path:Path, *wanted:str)->list[dict]|None:
+def _split_of(splits:dict[str,list[dict]], *wanted:str)->list[dict]|None:
     "The first of these splits that a file or folder has; the only split of one that has no other."
-    splits = read_splits(path)
     if len(splits) == 1 and "train" in wanted + tuple(splits): return next(iter(splits.values()))
     return next((splits[name] for name in wanted if name in splits), None)
 
@@ -316,12 +315,18 @@ def _split_of(path:Path, *wanted:str)->list[dict]|None:
 @lru_cache(8)
 def _read_task(train:Path, validation:Path|None, texts:tuple[str,...], label:str, stamps:tuple)->Task:
     "The task of a file or two, which have these sizes and times."
-    splits = read_splits(train)
+    splits, *others = read_alike(*filter(None, (train, validation)))
     rows = splits["train"] if "train" in splits else next(iter(splits.values()))
     held = splits.get("validation")
-    if validation is not None: held = _split_of(validation, "validation", "train")
+    if others and (held := _split_of(others[0], "validation", "train")) is None:
+        raise ValueError(f"`validation` {str(validation)!r} has the splits {', '.join(others[0])}, and one called "
+                         "validation or train is wanted")
+    rows = own_rows(rows, texts, label, str(train))
     checked = None if held is None else own_rows(held, texts, label, str(validation or train))
-    return _own_task(own_name(train), own_rows(rows, texts, label, str(train)), checked, texts, label, 0.2, 0)
+    if checked and len({frozenset(isinstance(r["label"], str) for r in part) for part in (rows, checked)}) > 1:
+        raise ValueError(f"`label` {label!r} holds words for training and numbers for validation, or the other way "
+                         f"round: {train}, {validation or train}")
+    return _own_task(own_name(train), rows, checked, texts, label, 0.2, 0)
 
 # %% ../../nbs/text/03_tasks.ipynb #811b127e
 def own_task(

@@ -275,10 +275,12 @@ def model_sha256(
     from istar_nb.text.encoders import local_source, weights_folder
     if name.startswith("tiny-"): return None
     try:
-        source = local_source(name)
+        place, _, revision = name.partition("@") if not local_path(name).exists() else (name, "", "")
+        source = local_source(place)
         if not Path(source).is_dir():
             from transformers.utils import cached_file
-            source = str(Path(cached_file(source, "config.json", local_files_only=True)).parent)
+            found = cached_file(source, "config.json", revision=revision or None, local_files_only=True)
+            source = str(Path(found).parent)
         folders = dict.fromkeys((Path(source), Path(weights_folder(source))))
         return files_sha256([file for folder in folders for file in sorted(folder.glob("*.safetensors"))])
     except (ValueError, OSError, ImportError): return None

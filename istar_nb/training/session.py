@@ -293,13 +293,21 @@ def _restore_optimizer(session:Session, tensors:dict[str,Tensor], groups:list[di
     groups = [{**group, **plain(saved)} for group, saved in zip(optimizer["param_groups"], groups)]
     session.optimizer.load_state_dict(dict(state=moments, param_groups=groups))
 
+# %% ../../nbs/training/04_session.ipynb #9s610002
+def _give(module:nn.Module, state:dict[str,Tensor], device)->None:
+    "Give a module and its parts the tensors of a `state_dict`, whatever they have in their place."
+    for key, value in state.items():
+        path, _, name = key.rpartition(".")
+        owner, value = module.get_submodule(path), value.to(device)
+        setattr(owner, name, nn.Parameter(value) if name in owner._parameters else value)
+
 # %% ../../nbs/training/04_session.ipynb #21f4e14a
 def _restore(session:Session, state:dict, tensors:dict[str,Tensor], own:dict[str,Tensor])->None:
     "Give a session what `_read_checkpoint` has found."
     session.bare.load_state_dict(_part_of(tensors, "model."))
     session.best = {k: v.to(session.device) for k, v in _part_of(tensors, "best.").items()} or None
     for name, device in (("penalty", session.device), ("strength", "cpu")):
-        for key, value in _part_of(own, f"{name}.").items(): setattr(getattr(session, name), key, value.to(device))
+        if (part := getattr(session, name)) is not None: _give(part, _part_of(own, f"{name}."), device)
     _restore_optimizer(session, tensors, state["groups"])
     session.schedule.load_state_dict(state["schedule"])
     if state["scaler"]: session.accelerator.scaler.load_state_dict(state["scaler"])

@@ -88,7 +88,11 @@ def make_penalty(
 )->Regularizer:
     "The penalty of a run whose method has one."
     penalty = method_of(config.method).make(config, kind)
-    return WholeUpdate(penalty) if config.whole_update and not penalty.needs_update else penalty
+    if not config.whole_update or penalty.needs_update: return penalty
+    try: return WholeUpdate(penalty)
+    except TypeError as e:
+        raise ValueError(f"`whole_update`: the penalty of method {config.method!r} has no form for several "
+                         "micro-batches") from e
 
 # %% ../../nbs/training/08_updates.ipynb #a7ad34d0
 def _check_fit(session:Session, deepest:int)->None:
@@ -96,6 +100,9 @@ def _check_fit(session:Session, deepest:int)->None:
     layers, data = session.config.layers, session.data
     if layers is not None and layers[-1] > deepest:
         raise ValueError(f"`layers` names layer {layers[-1]}, and there are layers 0 to {deepest}")
+    if method_of(session.config.method).aside and min(len(data.train), len(data.stop)) < 3:
+        raise ValueError(f"task {data.task.name!r} leaves {len(data.train)} rows to train on and {len(data.stop)} to "
+                         f"the second stage of method {session.config.method!r}, and 3 of each are needed")
     least = min(len(data.held_out), *(len(rows) for group in data.groups(0) for rows in group))
     if least < session.world:
         raise ValueError(f"task {data.task.name!r} has a batch of {least} rows, and {session.world} processes need "
