@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['chunk_rows', 'blocks', 'from_numpy', 'check_tensor', 'as_points', 'working_dtype', 'has_float64', 'scalar_dtype',
            'peak', 'unit_of', 'check_finite', 'magnitude', 'check_spread', 'host_numbers', 'check_cloud', 'about_mean',
-           'centred_chunks', 'add_products_', 'mirror_', 'squared']
+           'unit_rows', 'centred_chunks', 'add_products_', 'mirror_', 'squared']
 
 # %% ../../nbs/base/00_points.ipynb #ad7f100f
 from collections.abc import Iterator
@@ -149,6 +149,14 @@ def about_mean(
     "Points about their mean, differentiable; far from the origin the first mean is rounded, the second is not."
     x = x - x.mean(0)
     return x - x.mean(0)
+
+# %% ../../nbs/base/00_points.ipynb #0up10002
+def unit_rows(
+    x:Tensor,  # (n, d) points
+)->Tensor:     # (n, d) float64, or float32 on a device without it; a zero row stays zero
+    "Rows divided by their lengths."
+    x = x.to(scalar_dtype(x))
+    return x/torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
 
 # %% ../../nbs/base/00_points.ipynb #f81968db
 chunk_rows = 2048  # rows centred at a time on a CPU: enough for a fast product, few enough for the cache

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..base.files import local_path
+from ..base.points import unit_rows
 from .quality import (Judged, _cosine_matrix, agreement, bit_balance, cosine_quantiles,
                                          difference_verdict, isoscore_within, judged_pairs, judged_recalls,
                                          largest_share, recalls, shape_of, side)
@@ -100,8 +101,8 @@ def _class_findings(x:Tensor, labels:np.ndarray)->list[dict]:
 
 # %% ../../nbs/embeddings/04_health.ipynb #0fa2a1ff
 def _cosines(x:np.ndarray, pairs:Tensor)->np.ndarray: # (m,)
-    a, b = (torch.from_numpy(np.ascontiguousarray(x[pairs[:, i].numpy()])).double() for i in (0, 1))
-    return torch.cosine_similarity(a, b).numpy()
+    a, b = (unit_rows(torch.from_numpy(np.ascontiguousarray(x[pairs[:, i].numpy()]))) for i in (0, 1))
+    return (a*b).sum(1).numpy()
 
 
 def _judgement(name:str, found:Judged, margin:float, first:bool)->dict:

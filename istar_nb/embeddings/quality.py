@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..base.points import unit_rows
 from ..geometry.second_moments import MEMBERS, Jackknifed, MemberSums, estimate
 from ..geometry.unbiased import RowSums, jackknife_error
 from ..report.statistics import Interval
@@ -80,7 +81,7 @@ def cosine_quantiles(
 )->dict[float,Jackknifed]:                     # level -> quantile, with its error
     "Quantiles of the cosines of unrelated texts."
     if len(x) < groups: raise ValueError(f"quantiles of cosines need {groups} texts, and there are {len(x)}")
-    unit = torch.nn.functional.normalize(x.float())
+    unit = unit_rows(x).float()
     parts = unit[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))].tensor_split(groups)
     counts = torch.zeros(groups, groups, bins, dtype=torch.float64)
     for g, a in enumerate(parts):
@@ -177,7 +178,7 @@ def isoscore_within(
 
 # %% ../../nbs/embeddings/02_quality.ipynb #951ebf6f
 def _cosine_matrix(x:np.ndarray|Tensor)->Tensor: # (n, n) float64, zero on the diagonal
-    x = torch.nn.functional.normalize(torch.as_tensor(x).double())
+    x = unit_rows(torch.as_tensor(x))
     return (x @ x.T).fill_diagonal_(0)
 
 
@@ -242,7 +243,7 @@ def recalls(
     k:int=10,                   # documents that are shown
 )->np.ndarray:                  # (q,) in [0, 1]
     "The share of relevant documents among the k nearest by cosine, of every query; ties count by their probability."
-    queries, documents = (torch.nn.functional.normalize(x.float()) for x in (queries, documents))
+    queries, documents = (unit_rows(x).float() for x in (queries, documents))
     k, rows, found = min(k, len(documents)), iter(relevant), []
     close = 1e-6    # float32 does not tell cosines apart that are closer
     for part in queries.split(1024):

@@ -119,7 +119,9 @@ def read_points(
 )->Tensor:         # (n, d) at least float32
     "All rows of a file, or of a matrix."
     name = str(points) if isinstance(points, (str, Path)) else "points"
-    x = torch.cat([*matrix_parts(points)]) if isinstance(points, (str, Path)) else points
+    parts = [*matrix_parts(points)] if isinstance(points, (str, Path)) else [points]
+    if not parts: raise ValueError(f"`{name}` has no points")
+    x = torch.cat(parts) if len(parts) > 1 else parts[0]
     x = as_points(x, name, min_points=2).detach().cpu()
     x = x if x.dtype == torch.float64 else x.float()
     if not x.norm(dim=1).isfinite().all():

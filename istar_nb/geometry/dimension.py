@@ -225,7 +225,7 @@ def _fit_line(
     discard:float,    # share of the largest left out
 )->tuple[Tensor,Tensor,Tensor]: # (m,) sorted ln μ; (m,) -ln(1-F); () relative standard error of the slope
     "The points of the TwoNN line, and how well its slope is known."
-    N, m = len(logs), int(len(logs)*(1-discard))
+    N, m = len(logs), math.floor(len(logs)*(1-discard) + 1e-9)
     i = torch.arange(1, m+1, dtype=logs.dtype, device=logs.device)
     y = -torch.log1p(-i/N)
     weights = y.flip(0).cumsum(0).flip(0)/(N-i+1)
@@ -241,6 +241,7 @@ def two_nn_with_error(
     x = as_points(x, min_points=3)
     logs = _neighbor_ratios(neighbor_distances(x, 2))
     l, y, relative = _fit_line(logs, discard)
+    if not len(l): raise ValueError(f"`discard` {discard} leaves none of {len(logs)} ratios")
     if not l.any():
         raise ValueError(f"`x` has neighbours at equal distances only, once a share of {discard} is left out")
     slope = (l*y).sum()/l.square().sum()

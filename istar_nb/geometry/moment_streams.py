@@ -9,13 +9,14 @@ __all__ = ['GroupMoments', 'Stream', 'second_moments_of', 'CKAMetric', 'CosineMe
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from ..base.points import scalar_dtype
+from ..base.points import from_numpy, scalar_dtype
 from .second_moments import Jackknifed, MemberSums, estimate, members_of, over_distinct, pair_mean
-from .streaming import StreamingMetric, deal, points_of
+from .streaming import StreamingMetric, counted, deal, points_of
 from .sums import group_error, merged, parts_of
 from .unbiased import ProductSums
 
@@ -34,6 +35,12 @@ class GroupMoments(NamedTuple):
             found = sum(times*over_distinct(total, *factors).sum((-1, -2)) for times, factors in terms)
             return found/over_distinct(total, *[self.n]*4)
         return formula
+
+
+def _check_sizes(d:int, groups:int)->None:
+    "An error for sizes that a metric cannot have."
+    if d < 1: raise ValueError(f"`d` must be at least 1, not {d}")
+    if groups < 5: raise ValueError(f"`groups` must be at least 5, which a standard error needs, not {groups}")
 
 
 def _check_groups(count:int)->None:
@@ -88,21 +95,25 @@ class CKAMetric(StreamingMetric):
         if x.shape[:-1] != y.shape[:-1] or x.shape[-1] != self.first:
             raise ValueError(f"`x` and `y` must be states of the same tokens, with {self.first} dimensions in `x`, "
                              f"not {tuple(x.shape)} and {tuple(y.shape)}")
-        super().update(torch.cat([x, y.to(x)], -1), mask, sentences)
+        dtype = torch.promote_types(x.dtype, y.dtype)
+        super().update(torch.cat([x.to(dtype), y.to(x.device, dtype)], -1), mask, sentences)
 
     def compute(self)->Jackknifed:
         "CKA of everything that all processes have seen."
         moments, first, second = _group_moments(self.group_sums()), slice(0, self.first), slice(self.first, None)
         xy, xx, yy = (moments.block(*pair) for pair in ((first, second), (first, first), (second, second)))
-        return estimate(lambda total: xy(total)/(xx(total)*yy(total)).sqrt())
+        found = estimate(lambda total: xy(total)/(xx(total)*yy(total)).sqrt())
+        if not found.value.isfinite(): raise ValueError("`x` or `y` has too few different points for a CKA")
+        return found
 
 # %% ../../nbs/geometry/10_moment_streams.ipynb #ba7c4003
 class CosineMetric(StreamingMetric):
     "Mean cosine and mean squared cosine, streamed: over distinct groups of sentences."
     def __init__(self, groups:int=8, **options): super().__init__(None, groups, **options)
 
-    def update(self, x:Tensor, mask:Tensor|None=None, sentences:Any=None)->None: # as of `StreamingMetric`
+    def update(self, x:Tensor|np.ndarray, mask:Tensor|None=None, sentences:Any=None)->None: # as of `StreamingMetric`
         "Take in the directions of a batch; an error for a zero vector that counts."
+        x = from_numpy(x) if isinstance(x, np.ndarray) else x
         points, index, _ = points_of(x, mask, self.tokens, self.causal)
         norms = torch.linalg.vector_norm(points.to(scalar_dtype(points)), dim=1, keepdim=True)
         if not norms[index].all(): raise ValueError("`x` has a zero vector: it has no direction, so no cosine")
@@ -111,6 +122,7 @@ class CosineMetric(StreamingMetric):
     def compute(self)->dict[str,Jackknifed]: # mean_cosine, mean_squared_cosine
         "Both of everything that all processes have seen."
         groups = parts_of((sums := self.group_sums())[sums[:, 0, 0] > 0])
+        _check_groups(len(groups.count))
         n, C = groups.count, groups.scatter + groups.count[:, None, None]*groups.mean[:, :, None]*groups.mean[:, None]
         found = dict(mean_cosine=groups.directions, mean_squared_cosine=C)
         return {name: estimate(lambda total, parts=parts: pair_mean(total, parts, n)) for name, parts in found.items()}
@@ -132,15 +144,18 @@ def _merged_variances(
 def _sentence_parts(
     x:Tensor,         # (B, T, d) states
     mask:Tensor|None, # (B, T) non-zero marks a token that counts; None for all
+    d:int,            # dimensions
 )->Tensor:            # (≤ B, 6+d) float64, as of `_merged_variances`, of every sentence with a token
     "What the variances need to know of each sentence."
-    if x.ndim != 3: raise ValueError(f"`x` must be (B, T, d) states of whole sentences, not {tuple(x.shape)}")
-    mask = torch.ones(x.shape[:2], device=x.device) if mask is None else mask.bool().to(x)
-    there = mask.sum(1) > 0
-    x, mask = x[there].detach().double()*mask[there, :, None], mask[there].double()
-    n = mask.sum(1)
+    if x.ndim != 3 or x.shape[2] != d:
+        raise ValueError(f"`x` must be (B, T, {d}) states of whole sentences, not {tuple(x.shape)}")
+    mask = counted(x, mask, "real")
+    there = mask.any(1)
+    x, mask = x[there].detach().double(), mask[there]
+    x = x.masked_fill(~mask[..., None], 0)
+    n = mask.sum(1).double()
     mean = x.sum(1)/n[:, None]
-    squares = ((x - mean[:, None])*mask[..., None]).square().sum((1, 2))
+    squares = (x - mean[:, None]).masked_fill(~mask[..., None], 0).square().sum((1, 2))
     if not squares.isfinite().all(): raise ValueError("`x` has values that are not finite (NaN or infinity)")
     few = torch.stack([n, torch.ones_like(n), n**2, squares, squares, n*squares], 1)
     return torch.cat([few, mean], 1)
@@ -150,7 +165,6 @@ def _add_sentences(parts:Tensor, each:Tensor, places:Tensor)->None: # (K, 6+d), 
     "Merge every sentence into one of the sets."
     for place, numbers in zip(places, each):
         parts[place] = _merged_variances(torch.stack([parts[place], numbers])[:, None])[0]
-
 
 # %% ../../nbs/geometry/10_moment_streams.ipynb #413c7f48
 class VarianceMetric(Metric):
@@ -163,6 +177,7 @@ class VarianceMetric(Metric):
         **options,    # of `torchmetrics.Metric`
     ):
         super().__init__(**options)
+        _check_sizes(d, groups)
         parts = torch.zeros(groups, 6+d, dtype=torch.float64)
         self.add_state("parts", parts, dist_reduce_fx=_merged_variances, persistent=True)
 
@@ -171,7 +186,7 @@ class VarianceMetric(Metric):
         mask:Tensor|None=None, # (B, T) non-zero marks a token that counts; None for all
     )->None:
         "Take in a batch of whole sentences."
-        each = _sentence_parts(x, mask).to(self.parts)
+        each = _sentence_parts(x, mask, self.parts.shape[1] - 6).to(self.parts)
         group = torch.from_numpy(deal(each[:, 0].tolist(), self.parts[:, 0].tolist())).to(each.device)
         _add_sentences(self.parts, each, group)
 
@@ -225,6 +240,7 @@ class ClassVarianceMetric(Metric):
         **options,    # of `torchmetrics.Metric`
     ):
         super().__init__(**options)
+        _check_sizes(d, groups)
         if classes < 2: raise ValueError(f"`classes` must be at least 2, not {classes!r}")
         self.rows = classes + 1    # of a group: its classes, and all of its points
         parts = torch.zeros(groups*self.rows, 6+d, dtype=torch.float64)
@@ -236,8 +252,8 @@ class ClassVarianceMetric(Metric):
         mask:Tensor|None=None, # (B, T) non-zero marks a token that counts; None for all
     )->None:
         "Take in a batch of whole sentences."
-        each, last = _sentence_parts(x, mask).to(self.parts), self.rows - 1
-        mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask.bool()
+        d, last = self.parts.shape[1] - 6, self.rows - 1
+        each, mask = _sentence_parts(x, mask, d).to(self.parts), counted(x, mask, "real")
         kinds = _class_of(classes, mask)
         if not ((kinds >= 0) & (kinds < last))[mask].all():
             raise ValueError(f"`classes` must be whole numbers from 0 to {last - 1}")
@@ -247,7 +263,7 @@ class ClassVarianceMetric(Metric):
         for kind in range(self.rows):
             part = mask if kind == last else mask & (kinds == kind)
             places = groups[part.any(1)]*self.rows + kind
-            _add_sentences(self.parts, _sentence_parts(x, part).to(self.parts), places)
+            _add_sentences(self.parts, _sentence_parts(x, part, d).to(self.parts), places)
 
     def compute(self)->dict[str,Jackknifed]: # "between", "within" and "share", as of `class_variances`
         "All of everything that all processes have seen."

@@ -128,8 +128,9 @@ class MemberSums:
 
 # %% ../../nbs/geometry/09_second_moments.ipynb #c9f12081
 def _participation(c:MemberSums, total:Callable)->Tensor:
-    traces = c.traces(total)
-    return traces.trace_squared/traces.squared
+    traces, plug_in = c.traces(total), (c.rows.b_g.sum()/c.rows.n_g.sum()*c.rows.scale**2)**2
+    known = traces.squared > 64*torch.finfo(plug_in.dtype).eps*plug_in    # more than rounding
+    return torch.where(known, traces.trace_squared/traces.squared, torch.nan)
 
 def _vicreg(c:MemberSums, total:Callable)->Tensor:
     own = _squared_variances(total, c.rows.n_g, c.rows.s, c.q)*c.rows.scale**4
@@ -164,11 +165,13 @@ def second_moments(
 # %% ../../nbs/geometry/09_second_moments.ipynb #804d9181
 def class_variances(
     x:Tensor|np.ndarray,   # (n, d) floating point; one point a row
-    classes:Any,           # (n,) integers, at least two different
+    classes:Any,           # (n,) integers or names, at least two different
     sentences:Any=None,    # (n,) ids, equal for rows of one sentence; None: each row is one
 )->dict[str,Jackknifed]:   # "between": half the mean squared distance of two means; "within"; "share" of between
     "Variance between and within classes, over pairs of points of distinct sentences."
-    cloud, classes = MemberSums(x, sentences), torch.as_tensor(classes)
+    cloud = MemberSums(x, sentences)
+    if not isinstance(classes, Tensor): classes = torch.from_numpy(np.unique(classes, return_inverse=True)[1])
+    classes = classes.to(cloud.x.device)
     if classes.shape != (len(cloud.x),):
         raise ValueError(f"`classes` must be ({len(cloud.x)},), one a row, but has shape {tuple(classes.shape)}")
     if len(kinds := classes.unique()) < 2: raise ValueError("`classes` must have at least two different, and has one")
@@ -229,7 +232,9 @@ def _pair(x:Tensor|np.ndarray, y:Tensor|np.ndarray)->tuple[Tensor,Tensor]:
 
 
 def _cka_of(xy:Left, xx:Left, yy:Left)->Left:
-    if not (xx.value > 0 and yy.value > 0): raise ValueError("`x` or `y` has too few different points for a CKA")
+    rounding = 64*torch.finfo(xx.value.dtype).eps    # rows have a mean square of 1
+    if not (xx.value > rounding and yy.value > rounding):
+        raise ValueError("`x` or `y` has too few different points for a CKA")
     return Left(*(a/(b*c).sqrt() for a, b, c in zip(xy, xx, yy)))
 
 # %% ../../nbs/geometry/09_second_moments.ipynb #aedfc107

@@ -255,12 +255,12 @@ class _FedMetric(_WaitingMetric):
             chosen = points.index_select(0, rows).to(inverse)
             self.take_in(torch.cat([numbers[:, None], inverse[rows, None], chosen], 1))
 
-    def forward(self, x:Tensor|np.ndarray, mask:Tensor|None=None)->Any:
+    def forward(self, *args:Any, **kwargs:Any)->Any: # of `update`
         "Take in a batch and return its value alone; an error if it has none, such as a single point, but it is kept."
         batch = self.clone()
         batch.reset()
         batch._to_sync = self.dist_sync_on_step
-        batch.update(x, mask)
+        batch.update(*args, **kwargs)
         self.merge_state(batch)
         self._forward_cache = batch.compute()
         return self._forward_cache

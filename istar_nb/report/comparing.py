@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..base.files import local_path
+from ..base.points import unit_rows
 from ..base.progress import waiting
 from ..base.states import layer_count, layer_numbers
 from ..geometry.second_moments import cka_of_layers, cka_with_error
@@ -79,7 +80,7 @@ def nearest(
     k:int,    # how many, below n
 )->Tensor:    # (n, k) numbers of texts
     "The texts with the largest cosines, without the text itself."
-    unit = torch.nn.functional.normalize(x.float(), dim=1)
+    unit = unit_rows(x)
     found = []
     for start in range(0, len(unit), 1024):
         cosines = unit[start:start+1024] @ unit.T
@@ -151,7 +152,7 @@ def _alike(
         numbers = {name: table[i][j] for name, table in tables.items() if name not in ("first", "second")}
         rows[l] = dict(layer=m) | numbers | _token_cka(a, b, texts, l, m)
         if xs[l].shape == ys[m].shape:
-            cosines = torch.cosine_similarity(xs[l], ys[m])
+            cosines = (unit_rows(xs[l])*unit_rows(ys[m])).sum(1)
             rows[l] |= dict(cosine=cosines.mean().item(), least_cosine=cosines.min().item())
     return finite(tables), finite(rows)
 
@@ -323,7 +324,7 @@ def _rows_seen(things:list, sample:int, memory:float)->tuple[dict[str,Seen],str]
     if any(isinstance(t, tuple) or isinstance(t, str) and not local_path(t).is_file() for t in things):
         raise TypeError("`texts` is missing: models are compared on texts, and only files of points without any")
     labels = [t if isinstance(t, str) else f"points {i}" for i, t in enumerate(things, 1)]
-    found, counts = zip(*(see_points(thing, sample, memory) for thing in things))
+    found, counts = zip(*(see_points(thing, sample, memory, label) for thing, label in zip(things, labels)))
     if len(set(counts)) > 1:
         came = ", ".join(f"{label} has {count:,}" for label, count in zip(labels, counts))
         raise ValueError(f"both must have a row for each of the same texts: {came} rows")

@@ -66,6 +66,7 @@ def read_runs(
             runs = load_records(runs)
     if runs.empty: raise ValueError("`runs` has no runs")
     check_columns(runs, ["arm" if "method" not in runs else "method", "seed"], "runs")
+    if runs.seed.isna().any(): raise ValueError("`runs` has a run without a seed")
     runs = runs.assign(arm=_arms_of(runs), **{} if "task" in runs else dict(task=""))
     if "train" in runs:    # a file of one's own is the task
         runs = runs.assign(task=[os.path.normpath(file) if isinstance(file, str) else task
@@ -343,6 +344,7 @@ def judge(
     frame = read_runs(runs)
     if (baseline is None) == (contrasts is None): raise ValueError("give either `baseline` or `contrasts`")
     if contrasts is None:
+        baseline = _called(baseline)
         others = [arm for arm in dict.fromkeys(frame.arm) if arm != baseline]
         if len(others) == frame.arm.nunique():
             raise ValueError(f"`baseline` {baseline!r} is no arm{near(baseline, others)}: the arms are "

@@ -27,7 +27,7 @@ from ..text.encoders import Encoder, fit_tokenizer, hidden_states, load_encoder
 from ..training.evaluation import read_states
 from ..base.files import local_path
 from ..base.matrices import matrix_parts
-from ..base.points import as_points
+from ..base.points import as_points, working_dtype
 from ..base.progress import progress_bar, waiting
 from ..training.records import finite
 from ..base.states import HiddenStates, choose_layers, layer_count, layer_numbers
@@ -92,7 +92,7 @@ class Sample:
         if len(self.keys) == self.size:
             better = (keys > self.keys.min()).nonzero().squeeze(1)
             keys, index = keys[better], index[better.to(index.device)]
-        x = x[index].float().cpu()
+        x = x[index].to(working_dtype(x)).cpu()
         keys, x = torch.cat([self.keys, keys]), x if self.points is None else torch.cat([self.points, x])
         kept = keys.topk(min(self.size, len(keys))).indices
         self.keys, self.points = keys[kept], x[kept]
@@ -365,11 +365,11 @@ def measure_models(
 # %% ../../nbs/report/02_model_measures.ipynb #070bad38
 Points = str|Path|Tensor|np.ndarray    # a file, as `matrix_parts` reads, or a matrix (n, d), one point a row
 
-def _read_points(points:Points, sentences:Sequence|None=None, memory:float|None=None)->Measurement:
+def _read_points(points:Points, sentences:Sequence|None=None, memory:float|None=None, name:str="points")->Measurement:
     "The measurement of a matrix on disk or in memory, when all of it is read."
     of_file, read = isinstance(points, (str, Path)), 0
     m = Measurement(of="rows" if sentences is None else "sentences", memory=memory)
-    name = str(points) if of_file else "points"
+    if of_file: name = str(points)
     ids = None if sentences is None else sentence_numbers(sentences).unique(return_inverse=True)[1].numpy()
     for part in matrix_parts(points) if of_file else as_points(points, name).split(8192):
         part, some = as_points(part, name, min_points=0), None if ids is None else ids[read:read+len(part)]
@@ -408,6 +408,6 @@ def measure_clouds(
     for label, cloud in zip(labels, clouds):
         if isinstance(cloud, (str, Path)) and not local_path(cloud).is_file():
             raise ValueError(f"{label} is no file of embeddings; a model needs texts to be measured on")
-    shrinkage = Shrinkage(zeta, dict(points=_read_points(reference).covariance())) if zeta else None
+    shrinkage = Shrinkage(zeta, dict(points=_read_points(reference, name="reference").covariance())) if zeta else None
     found = [measure_embeddings(cloud, sentences, memory, shrinkage) for cloud in clouds]
     return dict(zip(distinct([Path(label).name for label in labels], labels), found))

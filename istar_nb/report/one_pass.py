@@ -150,11 +150,11 @@ def see_points(
     points:Points, # a file or a matrix, one point a row
     sample:int,    # most rows that are kept, at any time
     memory:float,  # GB that sums may take
+    name:str="points", # of what is read, for errors
 )->tuple[Seen,int]: # and how many rows there were
     "Read the rows of a file or of a matrix."
     m, kept, read = Measurement(of="rows", memory=memory), Sample(sample), 0
-    name = points if isinstance(points, str) else "points"
-    parts = matrix_parts(points) if isinstance(points, str) else as_points(points, "points").split(8192)
+    parts = matrix_parts(points) if isinstance(points, str) else as_points(points, name).split(8192)
     for part in parts:
         try: m.update(part, None, np.arange(read, read + len(part)))
         except ValueError as e: raise ValueError(str(e).replace("`x`", f"`{name}`")) from e

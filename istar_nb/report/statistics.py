@@ -205,8 +205,8 @@ def power(
     from scipy import stats
     if not (np.isfinite(sd) and sd > 0): raise ValueError(f"`sd` must be a standard deviation above 0, not {sd}")
     _check_pairs(n)
-    edge, shift = stats.t.isf(alpha/2, n-1), abs(effect)*n**0.5/sd
-    # SciPy gives NaN for a far tail
+    edge, shift = stats.t.isf(alpha/2, n-1), min(abs(effect)*n**0.5/sd, 1e3)
+    # SciPy gives NaN for a far tail, and for a shift that is far larger still
     return float(stats.nct.sf(edge, n-1, shift) + np.nan_to_num(stats.nct.cdf(-edge, n-1, shift)))
 
 # %% ../../nbs/report/00_statistics.ipynb #96a6984e
@@ -234,6 +234,7 @@ def seeds_needed(
     most:int=10_000,    # largest number of pairs considered
 )->int|None:            # at least 3; None where even `most` are too few
     "How many pairs a t test at the 0.05 level needs."
+    if not np.isfinite(effect): raise ValueError(f"`effect` must be a finite difference, not {effect}")
     if effect == 0 or power(effect, sd, most) < wanted: return None
     low, high = 2, most
     while high - low > 1:
