@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from istar_nb.study.control_claims import comparison_name, dose_run_grids, padding_run_grids, sentence_comparisons
+from istar_nb.study.control_claims import (comparison_name, dose_run_grids, early_run_grids, padding_run_grids,
+                                             sentence_comparisons)
 from istar_nb.report.judging import row_metrics
 from istar_nb.study.evidence import opened
 from istar_nb.report.statistics import crossed_interval
@@ -19,7 +20,7 @@ from istar_nb.training.records import answers_of
 def compute(data):
     "Mean difference in score, its interval, seeds and rows, by the comparison's name."
     evidence, found, labels = opened(), {}, {}
-    grids = *padding_run_grids, "early", *dose_run_grids, "start", "masked"
+    grids = *padding_run_grids, *early_run_grids, *dose_run_grids, "start", "masked"
     answers = {record.id: answers_of(record) for record in evidence.records(*grids)}
     for key, frames in sentence_comparisons(evidence).items():
         name = comparison_name(*key)
