@@ -18,7 +18,7 @@ from ..report.figures import signed
 from ..sweeps.grids import grid
 from ..text.tasks import task_title
 from ..training.runs import RunConfig
-from .verdicts import Claim, differences, nan, own, paired_estimate, pairs_of
+from .verdicts import Claim, Estimate, differences, nan, own, paired_estimate, pairs_of
 
 # %% ../../nbs/study/06_control_claims.ipynb #153b87cc
 def gradient_share(
@@ -239,11 +239,12 @@ def declared(evidence:Evidence)->list[Claim]:
         found = paired_estimate(differences(of("log_iota" if value == "isoscore" else value)))
         open_runs = [run for run, its in arms.items() if its in (arm, other) and run not in evidence.every_record]
         few = f"all {seeds} seeds of both arms; {found.seeds} done so far" if open_runs else ""
+        if few: found = Estimate(nan, nan, nan, nan, found.seeds)    # nobody looks before all have ended
         kind = dict(kind="score", unit="accuracy") if value == "score" else dict(
             kind="geometry", unit="ln ι", quantity="ln ι of the text")
         return Claim(topic="declared", paper=own, where="declared", page="declared", method="istar", encoder="MPNet",
                      task="sst2", contrast=name, variant=arm, against=other, found=found, reason=few,
-                     iotas=iota_ratios(of("isoscore")), **kind)
+                     iotas=() if few else iota_ratios(of("isoscore")), **kind)
     return [claim(name, *compared) for name, compared in contrasts.items()]
 
 # %% ../../nbs/study/06_control_claims.ipynb #74b4c09e
