@@ -18,7 +18,7 @@ from simulated import Accelerator
 import istar_nb as inb
 from istar_nb.text import encoders, tasks
 from istar_nb.report import model_measures, sources
-from istar_nb.training import training
+from istar_nb.training import updates
 from istar_nb.app.cli import main
 from istar_nb.text.encoders import load_encoder
 from istar_nb.penalties.isolayer import ClsModel, make_transform
@@ -289,8 +289,8 @@ def test_a_model_folder_with_an_odd_name(run):
 def no_work(monkeypatch):
     "Fail if a model is loaded or a task read."
     def work(*args, **kwargs): raise AssertionError("there was work before the refusal")
-    for module, name in [(encoders, "load_encoder"), (tasks, "load_task"), (training, "load_task"),
-                         (training, "load_encoder"), (model_measures, "measure_embeddings")]:
+    for module, name in [(encoders, "load_encoder"), (tasks, "load_task"), (updates, "load_task"),
+                         (updates, "load_encoder"), (model_measures, "measure_embeddings")]:
         monkeypatch.setattr(module, name, work)
 
 

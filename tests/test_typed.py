@@ -205,7 +205,7 @@ def provide():
 
 def provide_labels():
     "What the examples of `health` name: pairs of texts and of rows with a score, and what is relevant to a row."
-    pairs = pd.DataFrame([(i, i + 1, i % 3) for i in range(0, 20, 2)], columns=["first", "second", "score"])
+    pairs = pd.DataFrame([(i, i + 1, i % 3) for i in range(0, 24, 2)], columns=["first", "second", "score"])
     pairs.to_csv("rows.csv", index=False)
     texts = {name: pairs[name].map(SENTENCES.__getitem__) for name in ("first", "second")}
     pairs.assign(**texts).to_csv("pairs.csv", index=False)
