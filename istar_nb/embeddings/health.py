@@ -373,6 +373,7 @@ def health(
     findings = [*_cosine_findings(described), *_coordinate_findings(described), *_massive_finding(vectors.massive)]
     if len(asked.labels): findings += _class_findings(x[asked.labelled], asked.labels)
     if len(asked.queries) and k >= len(asked.documents):
-        raise ValueError(f"`k` is {k}, and of {len(asked.documents)} documents all would be shown: give more, or a smaller `k`")
+        raise ValueError(f"`k` is {k}, and of {len(asked.documents)} documents all would be shown: give more, or a "
+                         "smaller `k`")
     rows = _variant_rows(x, asked, check_dims(dims, x.shape[1]), k, margin)
     return Health(name, _source_of(asked, vectors.how), k, margin, findings, rows, advice_on(rows), environment())
