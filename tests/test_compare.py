@@ -12,6 +12,7 @@ import torch.distributed as dist
 from processes import on_two
 from torch.testing import assert_close
 
+from istar_nb import measure
 from istar_nb.app.cli import main
 from istar_nb.geometry.moment_streams import CKAMetric, ClassVarianceMetric, CosineMetric, VarianceMetric
 from istar_nb.report.comparing import checkpoints_in, compare
@@ -138,6 +139,28 @@ def test_revisions_of_a_model_of_the_hub_are_a_series(tmp_path):
     same, other = found["alike"].values()
     assert list(found["alike"]) == ["tiny@main", "tiny@step1"]
     assert same["2"]["cka"] > 1 - 1e-9 and other["2"]["cka"] < 0.999
+    code = ("from istar_nb.training.records import model_sha256\n"
+            "print(*(model_sha256(f'me/tiny{at}') for at in ('', '@main', '@step1')))")
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
+    plain, main, step = done.stdout.split()
+    assert plain == main != step and len(step) == 64, "a record names the weights of its revision"
+
+
+def test_points_far_from_the_origin_and_at_any_scale_and_as_many_neighbours_as_there_are():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 5, generator=generator, dtype=torch.float64)
+    turned = x @ torch.linalg.qr(torch.randn(5, 5, generator=generator, dtype=torch.float64))[0]
+    far = compare(x + 3e6, turned + 1e6, neighbors=500)
+    assert far.frame().cka.item() == pytest.approx(1, abs=1e-6) and far.neighbors == 59 and "59 nearest" in far.how()
+    near = compare(x, turned)
+    far, near = (found.measures["points 1"]["points"]["two_nn"] for found in (far, near))
+    assert far == pytest.approx(near, rel=1e-3)
+    other = torch.randn(60, 4, generator=generator)
+    for scale in (1e-15, 1e20):
+        pair = compare(x, other, neighbors=5), compare(x, other*scale, neighbors=5)
+        assert pair[0].frame().overlap.item() == pair[1].frame().overlap.item()
+    with pytest.raises(ValueError, match="`points 2` has values"): compare(x, other*torch.nan)
+    with pytest.raises(ValueError, match="`reference` has values"): measure(x, zeta=0.5, reference=other*torch.nan)
 
 
 @pytest.mark.parametrize("words, message", [

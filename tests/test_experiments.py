@@ -112,6 +112,7 @@ def test_declared_contrasts_get_exact_tests_and_holm_over_all_four(last_run, tmp
     expected = [4*2/256]*3 + [float("nan") if last_run == "missing" else 4*2/256]    # alone, 7 seeds have 2/128
     assert [c.adjusted for c in found] == pytest.approx(expected, nan_ok=True)
     assert [c.found.effect > 0 for c in found] == [False, True, True, False]
+    assert [bool(c.ours) for c in found] == [True]*3 + [last_run != "missing"], "nobody looks at what is not whole"
 
 
 def visible_words(name):

@@ -107,3 +107,10 @@ def test_the_package_imports_without_sentence_transformers_and_says_what_its_eva
             "try: inb.IsotropyEvaluator\nexcept ImportError as e: print(e)\nprint(inb.health.__name__)")
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True).stdout
     assert "needs sentence-transformers: pip install" in said and said.strip().endswith("health")
+
+
+def test_more_documents_shown_than_there_are_is_an_error():
+    found = [(i, i + 1) for i in range(0, 20, 2)]
+    assert health(clustered(60), relevant=found, k=9, dims=[12]).variants[0]["recall"] is not None
+    with pytest.raises(ValueError, match="`k` is 10, and of 10 documents all"):
+        health(clustered(60), relevant=found, dims=[12])

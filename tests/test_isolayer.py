@@ -12,6 +12,8 @@ from istar_nb.penalties.isolayer import ClsModel, IsoBN, IsoLayer, JointLoss, ma
 from istar_nb.penalties.second_stage import Features, cls_features, split_indices, train_isolayer
 from istar_nb.text.features import Collator, encode
 from istar_nb.text.tasks import load_task
+from istar_nb.training.runs import RunConfig
+from istar_nb.training.training import train
 from istar_nb.geometry.transforms import AllButTheTop, NormMoments, Whitening
 from processes import on_two
 from simulated import Accelerator
@@ -274,3 +276,18 @@ def test_one_overflow_does_not_stay_in_a_joint_loss(overflow):
     for task, isotropy in [(2., 8.), (overflow, 8.), (1., 4.)]: last = joint(torch.tensor(task), torch.tensor(isotropy))
     assert last.isfinite() and joint.count == 3
     assert joint.means[0] == pytest.approx(2*(1 - 0.15/3) + 0.15/3)    # the second batch is counted and leaves no trace
+
+
+@pytest.mark.parametrize("rows, batch_size", [(17, 3), (8, 3), (4, 1), (3, 256)])
+def test_no_batch_of_the_second_stage_has_too_few_rows_for_isotropy(rows, batch_size):
+    torch.manual_seed(0)
+    model = ClsModel(load_encoder("tiny-bert").model, 2, None)
+    features = Features(torch.randn(rows, 32), torch.arange(rows) % 2)
+    assert len(train_isolayer(model, features, features, epochs=2, batch_size=batch_size).epochs) == 3
+
+
+def test_too_few_rows_for_a_second_stage_are_refused_before_training(tmp_path):
+    config = RunConfig(model="tiny-bert", method="isolayer", limit=6, batch_size=2, epochs=1, max_length=16)
+    with pytest.raises(ValueError, match="4 rows to train on and 2 to the second stage"):
+        train(config, tmp_path, progress=False)
+    assert not list(tmp_path.glob("*.json"))

@@ -11,7 +11,8 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
 from istar_nb.app.cli import main
-from istar_nb.text.frames import read_splits
+from istar_nb.report.sources import text_source
+from istar_nb.text.frames import read_alike, read_splits
 from istar_nb.training.records import answers_of, iterate_records
 from istar_nb.training.runs import RunConfig
 from istar_nb.sweeps.sweeps import sweep
@@ -314,5 +315,26 @@ def test_a_named_pipe_gives_the_rows_of_its_file(ending, tmp_path):
     path, pipe = write(tmp_path, ending, table), tmp_path/f"pipe.{ending}"
     os.mkfifo(pipe)
     content = path.read_bytes()
-    threading.Thread(target=lambda: pipe.write_bytes(content), daemon=True).start()
+    def open_pipe(): threading.Thread(target=lambda: pipe.write_bytes(content), daemon=True).start()
+    open_pipe()
     assert read_splits(pipe) == read_splits(path) == dict(train=table.to_dict("records"))
+    (tmp_path/"other").mkdir()
+    plain = table.assign(code=["7", "12"])    # numbers, if they stand alone
+    numbers = write(tmp_path/"other", ending, plain)
+    open_pipe()
+    assert read_alike(numbers, pipe) == [dict(train=plain.to_dict("records")), read_splits(path)]
+
+
+def test_a_folder_for_validation_must_say_which_split_it_is(tmp_path):
+    table = pd.DataFrame(dict(text=["Good.", "Bad."]*6, label=["good", "bad"]*6))
+    train, rest = write(tmp_path, "csv", table), tmp_path/"rest"
+    DatasetDict(first=Dataset.from_pandas(table), second=Dataset.from_pandas(table)).save_to_disk(str(rest))
+    with pytest.raises(ValueError, match="`validation` .* has the splits first, second"):
+        own_task(train, "text", "label", validation=rest)
+
+
+def test_every_split_of_a_folder_is_measured(tmp_path):
+    for name in ("train", "test"):
+        pd.DataFrame(dict(text=[f"A {name}."]*12)).to_csv(tmp_path/f"{name}.csv", index=False)
+    texts, _ = text_source(None, tmp_path, None, False, None, column="text")
+    assert {text for text, in texts()} == {"A train.", "A test."}

@@ -15,10 +15,11 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from ..base.points import from_numpy, scalar_dtype
-from .second_moments import Jackknifed, MemberSums, estimate, members_of, over_distinct, pair_mean
+from .second_moments import (Jackknifed, MemberSums, estimate, members_of, over_all, over_distinct,
+                                               pair_mean)
 from .streaming import StreamingMetric, counted, deal, points_of
 from .sums import group_error, merged, parts_of
-from .unbiased import ProductSums
+from .unbiased import ProductSums, rounding_of
 
 # %% ../../nbs/geometry/10_moment_streams.ipynb #ba644114
 class GroupMoments(NamedTuple):
@@ -27,7 +28,7 @@ class GroupMoments(NamedTuple):
     s:Tensor # (K, d) their sums
     A:Tensor # (K, d, d) sums of their outer products
 
-    def block(self, first:slice, second:slice)->Callable[[Callable],Tensor]: # of `_over_all` or `_over_others`
+    def block(self, first:slice, second:slice)->Callable[[Callable],Tensor]: # of `over_all` or `_over_others`
         "‖Σ_xy‖² of two sets of coordinates."
         n, s, t, A = self.n[:, None, None], self.s[:, first, None], self.s[:, None, second], self.A[:, first, second]
         terms = ((1, (A, A, n, n)), (-2, (A, s, t, n)), (1, (s, s, t, t)))
@@ -102,9 +103,10 @@ class CKAMetric(StreamingMetric):
         "CKA of everything that all processes have seen."
         moments, first, second = _group_moments(self.group_sums()), slice(0, self.first), slice(self.first, None)
         xy, xx, yy = (moments.block(*pair) for pair in ((first, second), (first, first), (second, second)))
-        found = estimate(lambda total: xy(total)/(xx(total)*yy(total)).sqrt())
-        if not found.value.isfinite(): raise ValueError("`x` or `y` has too few different points for a CKA")
-        return found
+        traces = (moments.A.diagonal(dim1=1, dim2=2)[:, part].sum()/moments.n.sum() for part in (first, second))
+        if any(own(over_all) <= rounding_of(trace, trace.dtype) for own, trace in zip((xx, yy), traces)):
+            raise ValueError("`x` or `y` has too few different points for a CKA")
+        return estimate(lambda total: xy(total)/(xx(total)*yy(total)).sqrt())
 
 # %% ../../nbs/geometry/10_moment_streams.ipynb #ba7c4003
 class CosineMetric(StreamingMetric):

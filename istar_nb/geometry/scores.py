@@ -325,12 +325,12 @@ def ratio_score(
 # %% ../../nbs/geometry/01_scores.ipynb #54b66440
 def _score_of(sums:RowSums)->Tensor: # () in the working dtype
     "The unbiased score, or an error if the points do not differ enough for one."
-    traces, dtype = sums.traces(), sums.x.dtype
-    squared, plug_in = host_numbers(traces.squared, (sums.b_g.sum()*sums.scale**2/(len(sums.x)-1))**2)
-    if not squared > 64*torch.finfo(dtype).eps*plug_in:
+    traces = sums.traces()
+    squared, rounding = host_numbers(traces.squared, sums.rounding())
+    if not squared > rounding:
         raise ValueError(f"`x` has too few different points: its unbiased tr(Σ²) is {squared:.2g}, "
                          "which is no more than rounding or below zero")
-    return ratio_score(traces, sums.x.shape[1]).to(dtype)
+    return ratio_score(traces, sums.x.shape[1]).to(sums.dtype)
 
 # %% ../../nbs/geometry/01_scores.ipynb #e35c4a25
 def isoscore_unbiased(

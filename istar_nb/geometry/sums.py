@@ -260,9 +260,8 @@ def unbiased_of(
     counts, delta = sums[:, 0, 0], (sums[:, 0, 1:] - total[0, 1:])/scale
     A = sums[:, 2:, 1:]/scale**2 + counts[:, None, None]*delta[:, :, None]*delta[:, None]
     groups, nan = ProductSums(counts, counts[:, None]*delta, A), sums.new_tensor(math.nan, dtype=torch.float32)
-    traces, plug_in = groups.traces(), (groups.b_g.sum()/counts.sum())**2
-    known = len(sums) > 3 and traces.squared > 64*torch.finfo(plug_in.dtype).eps*plug_in    # more than rounding
-    score = ratio_score(traces, d).float() if known else nan
+    traces = groups.traces()
+    score = ratio_score(traces, d).float().where(traces.squared > groups.rounding(), nan) if len(sums) > 3 else nan
     return score, jackknife_error(ratio_score(groups.traces_without_each(), d)).float() if len(sums) > 4 else nan
 
 # %% ../../nbs/geometry/05_sums.ipynb #0c7f8b92

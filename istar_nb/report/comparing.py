@@ -141,7 +141,7 @@ def _alike(
     if len(rows := both.nonzero()[:, 0]) < 5:
         raise ValueError(f"comparing needs 5 texts with tokens in both models, and there are {len(rows)}")
     xs, ys = ({l: v[rows] for l, v in seen.vectors.items()} for seen in (a, b))
-    found, k = cka_of_layers([*xs.values()], [*ys.values()]), min(k, len(rows) - 1)
+    found = cka_of_layers([*xs.values()], [*ys.values()])
     near_x, near_y = ([nearest(v, k) for v in part.values()] for part in (xs, ys))
     shares = torch.tensor([[overlap(u, v) for v in near_y] for u in near_x])
     tables = dict(first=[*xs], second=[*ys], cka=found.value.tolist(), cka_se=found.standard_error.tolist(),
@@ -263,7 +263,7 @@ def _compared(
     "All models beside the first."
     found = {label: {l: _measures(m) for l, m in s.measures.items()} for label, s in seen.items()}
     first, *others = seen
-    k = min(k, int(seen[first].there.sum()) - 1)    # no text has more neighbours
+    k = min([k, *(int((seen[first].there & seen[label].there).sum()) - 1 for label in others)])    # there are no more
     pairs = {label: _alike(seen[first], seen[label], k) for label in others}
     differences = {label: {l: _difference(found[first][l], found[label][row["layer"]]) for l, row in rows.items()}
                    for label, (_, rows) in pairs.items()}

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['tiny_shapes', 'ALIASES', 'special', 'Head', 'wordpiece', 'tiny_tokenizer', 'Encoder', 'pretrained_folder',
-           'local_source', 'weights_folder', 'quiet', 'load_pretrained', 'fit_tokenizer', 'load_encoder',
-           'forward_with_states', 'hidden_states']
+           'without_revision', 'local_source', 'weights_folder', 'quiet', 'load_pretrained', 'fit_tokenizer',
+           'load_encoder', 'forward_with_states', 'hidden_states']
 
 # %% ../../nbs/text/06_encoders.ipynb #605e8069
 import json
@@ -134,6 +134,12 @@ def pretrained_folder(
     return local_path(models or os.environ.get("ISTAR_MODELS", "runs/pretrained"))/run_id
 
 # %% ../../nbs/text/06_encoders.ipynb #7cb2a8ef
+def without_revision(name:str)->tuple[str,str]: # the name, and the revision; empty where it has none
+    "The parts of `id@revision`; a file or folder may have an @ in its name."
+    place, _, revision = (name, "", "") if local_path(name).exists() else name.partition("@")
+    return place, revision
+
+
 def local_source(name:str)->str: # a folder or hub id
     "Where the weights of a name are; an error that says how to get them."
     if name in PACKAGED: return str(PACKAGED[name]())
@@ -226,7 +232,7 @@ def load_pretrained(
 )->Encoder:
     "A model from files; an error that says which of them is missing or damaged."
     from transformers import AutoTokenizer
-    place, _, revision = name.partition("@") if not local_path(name).exists() else (name, "", "")
+    place, revision = without_revision(name)
     source, options = local_source(place), dict(local_files_only=not hub, trust_remote_code=False)
     if revision: options["revision"] = revision
     try:

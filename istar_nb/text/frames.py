@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from lzma import LZMAError
 from numbers import Integral, Real
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -198,13 +198,15 @@ def read_alike(
     *paths:Path, # tables, or folders of tables
 )->list[dict[str,list[dict]]]: # of `read_splits`
     "The rows of files or folders, a column of which holds words in all of them where it does in one."
-    found, kinds = list(map(read_splits, paths)), {}
-    if len(paths) == 1 or any(path.is_fifo() for path in paths): return found    # a pipe can be read only once
-    for row in (row for splits in found for rows in splits.values() for row in rows):
-        for name, cell in row.items():
-            if cell is not None: kinds.setdefault(name, set()).add(isinstance(cell, str))
-    words = [name for name, some in kinds.items() if len(some) > 1]
-    return [read_splits(path, words) for path in paths] if words else found
+    if len(paths) == 1: return [read_splits(paths[0])]
+    with TemporaryDirectory() as folder:
+        paths = [_copied(path, mkdtemp(dir=folder)) if path.is_fifo() else path for path in paths]
+        found, kinds = list(map(read_splits, paths)), {}
+        for row in (row for splits in found for rows in splits.values() for row in rows):
+            for name, cell in row.items():
+                if cell is not None: kinds.setdefault(name, set()).add(isinstance(cell, str))
+        words = [name for name, some in kinds.items() if len(some) > 1]
+        return [read_splits(path, words) for path in paths] if words else found
 
 # %% ../../nbs/text/00_frames.ipynb #c1344a0a
 def _plain(value:Any)->Any: # None for a missing value

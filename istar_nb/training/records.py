@@ -272,10 +272,10 @@ def model_sha256(
     name:str,  # as `load_encoder` takes it
 )->str|None:   # 64 hexadecimal digits; None for a model without files, or whose files are not at hand
     "Hash of a model's safetensors files as they are now; nothing is downloaded."
-    from istar_nb.text.encoders import local_source, weights_folder
+    from istar_nb.text.encoders import local_source, weights_folder, without_revision
     if name.startswith("tiny-"): return None
     try:
-        place, _, revision = name.partition("@") if not local_path(name).exists() else (name, "", "")
+        place, revision = without_revision(name)
         source = local_source(place)
         if not Path(source).is_dir():
             from transformers.utils import cached_file

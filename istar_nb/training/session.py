@@ -299,7 +299,8 @@ def _give(module:nn.Module, state:dict[str,Tensor], device)->None:
     for key, value in state.items():
         path, _, name = key.rpartition(".")
         owner, value = module.get_submodule(path), value.to(device)
-        setattr(owner, name, nn.Parameter(value) if name in owner._parameters else value)
+        if name in owner._parameters: owner._parameters[name].data = value
+        else: setattr(owner, name, value)
 
 # %% ../../nbs/training/04_session.ipynb #21f4e14a
 def _restore(session:Session, state:dict, tensors:dict[str,Tensor], own:dict[str,Tensor])->None:
