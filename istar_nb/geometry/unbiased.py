@@ -113,7 +113,7 @@ def _with_each(sums:"GroupSums")->GroupTotals: # (…, G)
     fourth = sigma*m0[0] + 2*(forms_of(sums.M)[0] + s @ (sigma.to(s) @ s)) - 6*sigma**2
     return GroupTotals(sums.powers(), torch.stack(pairs), torch.stack(triples), 4*fourth)
 
-# %% ../../nbs/geometry/00_unbiased.ipynb #81f0479d
+# %% ../../nbs/geometry/00_unbiased.ipynb #c5a1e0b5
 def rounding_of(
     trace:Tensor,       # () tr(Σ)
     dtype:torch.dtype,  # of the sums
@@ -121,7 +121,7 @@ def rounding_of(
     "What an estimate of tr(Σ²) must exceed to be more than rounding."
     return 64*torch.finfo(dtype).eps*trace**2
 
-
+# %% ../../nbs/geometry/00_unbiased.ipynb #81f0479d
 class GroupSums:
     "What the estimates need of each of G independent groups of points, about the mean of all points."
     n_g:Tensor    # (G,) float64 points
@@ -152,9 +152,8 @@ class GroupSums:
         w, vectors = self.weights.T, torch.stack([s, self.forms(), b[:, None].to(s)*s, sigma[:, None].to(s)*s])
         return totals_of(powers, self.typical, self.B, self.M, w @ each.T, w.to(s) @ vectors)
 
-    def rounding(self)->Tensor: # () of `rounding_of`, in units⁴
-        return rounding_of(self.b_g.sum()/self.n_g.sum()*self.scale**2, self.s.dtype)
-
+    def rounding(self)->Tensor: return rounding_of(self.b_g.sum()/self.n_g.sum()*self.scale**2, self.s.dtype)
+    def in_units(self, traces:Traces)->Traces: return Traces(*(t*self.scale**4 for t in traces))
     def traces(self)->Traces: return self.in_units(traces_of(self.totals()))    # () each; differentiable
 
     @torch.no_grad()
@@ -163,8 +162,6 @@ class GroupSums:
         whole, each = self.totals(), _with_each(self)
         parts = [a.unsqueeze(-1) - part for a, part in zip(whole[:4], each[:4])]
         return self.in_units(traces_of(GroupTotals(*parts, whole.typical)))
-
-    def in_units(self, traces:Traces)->Traces: return Traces(*(t*self.scale**4 for t in traces))
 
 # %% ../../nbs/geometry/00_unbiased.ipynb #10fa0767
 def sentence_numbers(
