@@ -139,8 +139,8 @@ def test_revisions_of_a_model_of_the_hub_are_a_series(tmp_path):
     same, other = found["alike"].values()
     assert list(found["alike"]) == ["tiny@main", "tiny@step1"]
     assert same["2"]["cka"] > 1 - 1e-9 and other["2"]["cka"] < 0.999
-    code = ("from istar_nb.training.records import model_sha256\n"
-            "print(*(model_sha256(f'me/tiny{at}') for at in ('', '@main', '@step1')))")
+    code = ("from istar_nb.training.records import model_hashes\n"
+            "print(*(model_hashes(f'me/tiny{at}')['model_sha256'] for at in ('', '@main', '@step1')))")
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
     plain, main, step = done.stdout.split()
     assert plain == main != step and len(step) == 64, "a record names the weights of its revision"

@@ -1,4 +1,6 @@
 "What a run leaves, where, and from what: stores of any name, other data, other weights, locks, refused inputs."
+import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -7,6 +9,7 @@ import torch
 import istar_nb.training.session as sessions
 import istar_nb.training.training as training
 from istar_nb.base.files import run_lock
+from istar_nb.text.encoders import load_encoder
 from istar_nb.training.records import find_record, iterate_records
 from istar_nb.training.runs import RunConfig
 from istar_nb.training.training import launch, train
@@ -60,16 +63,37 @@ def test_stores_without_a_folder_have_checkpoints_of_their_own(made, tmp_path, m
     with pytest.raises(ValueError, match="seen by all processes"): launch(config, 2, root="memory://one", data_dir=data)
 
 
+def other_weights(folder):
+    torch.manual_seed(1)
+    load_encoder("tiny-bert").model.save_pretrained(folder)
+
+
+def another_dropout(folder):
+    text = (folder/"config.json").read_text()
+    (folder/"config.json").write_text(re.sub(r'("hidden_dropout_prob": )[\d.]+', r"\g<1>0.3", text))
+
+
+def another_order_of_pieces(folder):
+    tokenizer = json.loads((folder/"tokenizer.json").read_text())
+    pieces = tokenizer["model"]["vocab"]
+    (one, i), (other, j) = [*pieces.items()][-2:]
+    pieces |= {one: j, other: i}
+    (folder/"tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+@pytest.mark.parametrize("change, told", [(other_weights, "weights of the model"),
+                                          (another_dropout, "configuration or tokenizer"),
+                                          (another_order_of_pieces, "configuration or tokenizer")])
 @pytest.mark.parametrize("finished", [True, False])
-def test_other_weights_under_one_name(made, tmp_path, monkeypatch, finished):
+def test_another_model_under_one_name(made, tmp_path, monkeypatch, finished, change, told):
     _, data = made
     config = replace(made[0], model=str(write_model(tmp_path/"model")))
     if finished: train(config, tmp_path/"runs", data, progress=False)
     else: interrupted(config, tmp_path/"runs", data, monkeypatch)
-    from istar_nb.text.encoders import load_encoder
-    torch.manual_seed(1)
-    load_encoder("tiny-bert").model.save_pretrained(tmp_path/"model")
-    with pytest.raises(ValueError, match="other weights of the model.*remake" if finished else "another model"):
+    was = {file.name: file.read_bytes() for file in (tmp_path/"model").iterdir()}
+    change(tmp_path/"model")
+    assert sum(file.read_bytes() != was[file.name] for file in (tmp_path/"model").iterdir()) == 1
+    with pytest.raises(ValueError, match=f"made from other {told}.*{'remake' if finished else 'remove it'}"):
         train(config, tmp_path/"runs", data, progress=False)
     record = train(config, tmp_path/"runs", data, progress=False, remake=True)
     assert record.same == train(config, tmp_path/"new", data,

@@ -112,7 +112,7 @@ def test_a_run_is_not_resumed_from_other_weights(tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt): run(more, tmp_path, checkpoint_every=1)
     torch.manual_seed(1)
     load_encoder("tiny-bert").model.save_pretrained(tmp_path/"mine")
-    with pytest.raises(ValueError, match="has another model"): run(more, tmp_path)
+    with pytest.raises(ValueError, match="made from other weights to start from"): run(more, tmp_path)
 
 
 def test_a_saved_isolayer_model_is_refused(tmp_path):

@@ -23,13 +23,13 @@ from ..text.corpus import Corpus, gather_texts, generator_of, mask_tokens, pack,
 from ..geometry.dimension import two_nn
 from ..text.encoders import Encoder, forward_with_states, load_encoder, pretrained_folder, quiet
 from .evaluation import LayerMoments, defined, host_masked, read_states
-from ..base.files import check_writable, files_sha256, folder_beside, local_path
+from ..base.files import check_writable, folder_beside, local_path
 from ..penalties.isolayer import ClsModel
 from ..geometry.measures import sv_anisotropy
 from .pretrain_runs import PretrainConfig, PretrainRecord
 from ..base.programs import check_alone
 from ..penalties.regularizers import IStar, pooled_isoscore
-from .records import data_sha256, made_before, model_sha256
+from .records import data_sha256, made_before, model_hashes
 from .session import Objective, Session, check_loss, held, machine, optimize, step, written
 from .training import carry_through, open_session
 
@@ -122,6 +122,11 @@ def _texts_sha256(corpus:Corpus, tokenizer)->str: # 64 hexadecimal digits
     vocabulary = json.dumps(sorted(pieces, key=pieces.get)).encode()
     return hashlib.sha256(corpus.sha256.encode() + vocabulary).hexdigest()
 
+
+def _start_hashes(config:PretrainConfig)->dict[str,str|None]:
+    "The hashes of the encoder that is trained further, by their names in a record; none where a new one is trained."
+    return {} if config.model is None else model_hashes(config.model, "start_")
+
 # %% ../../nbs/training/10_pretraining.ipynb #15cdb2ff
 def pre_training(
     config:PretrainConfig,       # of the run
@@ -139,8 +144,7 @@ def pre_training(
         model = _encoder_to_train(config, tokenizer)
     else: model, tokenizer = _with_masked_head(config, hub)
     session.data = Blocks(corpus, tokenizer, config)
-    session.origin = dict(data=_texts_sha256(corpus, tokenizer),
-                          model=None if config.model is None else model_sha256(config.model))
+    session.origin = dict(sha256=_texts_sha256(corpus, tokenizer), **_start_hashes(config))
     session.penalty = IStar(zeta=0., target=config.target) if config.lam else None
     optimize(session, model, config.steps, updates_per_epoch=config.evaluate_every)
     return session
@@ -252,15 +256,14 @@ def _made_from(config:PretrainConfig, data_dir:str|Path|None=None, hub:bool=Fals
     "The hashes of the texts and of a given encoder as they are now, and of the model in its folder; None: not at hand."
     hashes = [data_sha256(name, data_dir, hub) for name in config.texts.split("+")]
     texts = None if None in hashes else hashlib.sha256("".join(hashes).encode()).hexdigest()
-    start = {} if config.model is None else dict(start_sha256=model_sha256(config.model))
-    return dict(texts_sha256=texts, model_sha256=files_sha256(sorted(target.glob("*.safetensors"))), **start)
+    return dict(texts_sha256=texts, **model_hashes(str(target)), **_start_hashes(config))
 
 # %% ../../nbs/training/10_pretraining.ipynb #1be4016d
 def _make_pretrain_record(session:Session, _made_from:dict)->PretrainRecord:
     "The record of a finished session, with the hashes of the texts and of the model that came of them."
     c, data, corpus = session.config, session.data, session.data.corpus
     sizes = dict(train=len(corpus.train), held_out=len(corpus.held_out), tokens=sum(map(len, data.ids)))
-    kept = dict(source=corpus.source, sha256=session.origin["data"], **_made_from, note=corpus.note, **sizes,
+    kept = dict(source=corpus.source, sha256=session.origin["sha256"], **_made_from, note=corpus.note, **sizes,
                 vocabulary=len(data.tokenizer), batches_per_pass=data.per_pass, unigram_loss=_unigram(session))
     return PretrainRecord(asdict(c), c.id, "done", session.epochs, session.steps, kept, machine(session),
                           round(session.seconds, 2), session.started)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Kind', 'remedy', 'finite', 'Recorded', 'RunRecord', 'environment', 'record_path', 'save_record', 'find_record',
            'save_failed', 'failed_record', 'answers_of', 'iterate_records', 'other_origin', 'check_origin',
-           'data_sha256', 'model_sha256', 'origin', 'made_before', 'keep_record']
+           'data_sha256', 'model_hashes', 'origin', 'made_before', 'keep_record']
 
 # %% ../../nbs/training/03_records.ipynb #1c38702e
 import json
@@ -220,7 +220,8 @@ def iterate_records(
 
 # %% ../../nbs/training/03_records.ipynb #60f6b131
 _origins = dict(sha256="data", model_sha256="weights of the model", texts_sha256="texts",
-                start_sha256="weights to start from")    # hashes in a record's `data`
+                settings_sha256="configuration or tokenizer of the model", start_sha256="weights to start from",
+                start_settings_sha256="configuration or tokenizer to start from")    # hashes in a record's `data`
 remedy = ("choose another `root`, or set `remake` (--remake) to rerun what was made from something else "
           "and replace its record")
 
@@ -268,27 +269,42 @@ def _rows_sha256(config:RunConfig, data_dir:str|Path|None, hub:bool)->str|None:
     except (ValueError, OSError): return None
 
 # %% ../../nbs/training/03_records.ipynb #799474c4
-def model_sha256(
-    name:str,  # as `load_encoder` takes it
-)->str|None:   # 64 hexadecimal digits; None for a model without files, or whose files are not at hand
-    "Hash of a model's safetensors files as they are now; nothing is downloaded."
+def _folders_of(name:str)->list[Path]: # one, or two where the encoder has its own; an error where there is none
+    "Where the files of a model are; nothing is downloaded."
     from istar_nb.text.encoders import local_source, weights_folder, without_revision
-    if name.startswith("tiny-"): return None
-    try:
-        place, revision = without_revision(name)
-        source = local_source(place)
-        if not Path(source).is_dir():
-            from transformers.utils import cached_file
-            found = cached_file(source, "config.json", revision=revision or None, local_files_only=True)
-            source = str(Path(found).parent)
-        folders = dict.fromkeys((Path(source), Path(weights_folder(source))))
-        return files_sha256([file for folder in folders for file in sorted(folder.glob("*.safetensors"))])
-    except (ValueError, OSError, ImportError): return None
+    if name.startswith("tiny-"): return []
+    place, revision = without_revision(name)
+    source = local_source(place)
+    if not Path(source).is_dir():
+        from transformers.utils import cached_file
+        found = cached_file(source, "config.json", revision=revision or None, local_files_only=True)
+        source = str(Path(found).parent)
+    return list(dict.fromkeys((Path(source), Path(weights_folder(source)))))
+
+
+def _settings_of(folder:Path)->list[Path]:
+    "The files that say how a model computes and how it reads text."
+    own = [folder/name for name in ("config.json", "isolayer.json", "tokenizer_config.json", "tokenizer.json")]
+    older = () if own[-1].is_file() else ("vocab.*", "merges.txt", "*.model")    # of what `tokenizer.json` contains
+    return [*filter(Path.is_file, own), *(file for pattern in older for file in sorted(folder.glob(pattern)))]
+
+# %% ../../nbs/training/03_records.ipynb #7994b4c5
+def model_hashes(
+    name:str,        # as `load_encoder` takes it
+    prefix:str="",   # of the names
+)->dict[str,str|None]: # 64 hexadecimal digits each; None for a model without files, or whose files are not at hand
+    "Hashes of a model's weights, and of its configuration and tokenizer, as they are now, by their names in a record."
+    try: folders = _folders_of(name)
+    except (ValueError, OSError, ImportError): folders = []
+    weights = [file for folder in folders for file in sorted(folder.glob("*.safetensors"))]
+    settings = [file for folder in folders for file in _settings_of(folder)]
+    found = [(f"{prefix or 'model_'}sha256", weights), (f"{prefix}settings_sha256", settings)]
+    return {key: files_sha256(files) for key, files in found}
 
 # %% ../../nbs/training/03_records.ipynb #df77dce4
 def origin(config:RunConfig, data_dir:str|Path|None=None, hub:bool=False)->dict[str,str|None]:
     "The hashes of what a run would be made from today, by their names in a record."
-    return dict(sha256=_rows_sha256(config, data_dir, hub), model_sha256=model_sha256(config.model))
+    return dict(sha256=_rows_sha256(config, data_dir, hub), **model_hashes(config.model))
 
 # %% ../../nbs/training/03_records.ipynb #7aaec3aa
 def made_before(config:Described, root:str|Path, data_dir:str|Path|None=None, hub:bool=False, remake:bool=False,

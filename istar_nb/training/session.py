@@ -31,7 +31,7 @@ from ..base.files import run_lock
 from ..base.modes import joinable_accelerators, random_state, set_random_state
 from ..base.precision import emulates_bf16
 from ..base.programs import place_of_process, watched
-from .records import RunRecord, environment, failed_record, save_failed
+from .records import RunRecord, environment, failed_record, other_origin, save_failed
 from ..penalties.regularizers import Regularizer
 from .runs import Described
 
@@ -94,7 +94,7 @@ class Session:
         self.accelerator = accelerator or _make_accelerator(config, tracker, log_folder)
         self.rank, self.world = self.accelerator.process_index, self.accelerator.num_processes
         self.device, self.bars = self.accelerator.device, progress and self.accelerator.is_main_process
-        self.origin = dict(data="", model=None)    # hashes of what is learned from, and of the weights it starts from
+        self.origin = {}    # hashes of what is learned from and of the model it starts from, by their names in a record
         self.updates, self.epochs, self.steps, self.seconds = 0, [], [], 0.
         self.started = datetime.now(timezone.utc).isoformat(timespec="seconds")
 
@@ -205,13 +205,13 @@ _progress = ("updates", "epochs", "steps", "seconds", "started")
 
 def _identity(session:Session)->dict:
     "What a checkpoint and the run that resumes from it must have in common."
-    return dict(id=session.config.id, **session.origin, world=session.world)
+    return dict(id=session.config.id, world=session.world)
 
 # %% ../../nbs/training/04_session.ipynb #e06e62fb
 def _plain_state(session:Session)->dict:
     "Everything of a session that is no tensor."
     scaler, groups = session.accelerator.scaler, session.optimizer.state_dict()["param_groups"]
-    return dict(**_identity(session), **{name: getattr(session, name) for name in _progress},
+    return dict(**_identity(session), origin=session.origin, **{name: getattr(session, name) for name in _progress},
                 schedule=session.schedule.state_dict(), scaler=None if scaler is None else scaler.state_dict(),
                 groups=[{k: v for k, v in g.items() if k != "params"} for g in groups],
                 twin=None if session.twin is None else _plain_state(session.twin))
@@ -323,11 +323,13 @@ def load_checkpoint(session:Session, folder:Path, remake:bool=False)->bool: # wh
     "Take a session back to its newest checkpoint; with `remake` one from other data or weights is left behind."
     if (found := _newest_checkpoint(session, folder)) is None: return False
     state, tensors, own = found
-    for name, here in _identity(session).items():
-        if (there := state.pop(name, None)) == here: continue
-        if remake and name in ("data", "model"): return False
-        raise ValueError(f"the checkpoint in {folder} has another {name} ({there}) than this run ({here}); "
-                         "remove it to start from the beginning")
+    faults = [f"has another {name} ({state[name]}) than this run ({here})" for name, here in _identity(session).items()
+              if state[name] != here]
+    if other := other_origin(state.get("origin", {}), session.origin):
+        if remake and not faults: return False
+        faults.append(f"was made from {other}")
+    if faults:
+        raise ValueError(f"the checkpoint in {folder} {' and '.join(faults)}; remove it to start from the beginning")
     _restore(session, state, tensors, own)
     return True
 

@@ -91,7 +91,7 @@ def make_record(session:Session)->RunRecord:
         second = finish(session)
         session.epochs.append(evaluated(session) | stopped | second)
         clock(session, start)
-    data = dict(source=found.source, sha256=found.sha256, model_sha256=session.origin["model"], note=found.note,
+    data = dict(source=found.source, **session.origin, note=found.note,
                 train=len(rows.train), validation=len(rows.validation))
     if found.source == "own": data |= dict(kind=task.kind, labels=list(task.labels))
     if multiple_of(session.config): data |= dict(target=(session.twin or session).penalty.target)

@@ -30,7 +30,7 @@ from .methods import begin_of, method_of
 from ..base.modes import random_state, set_random_state
 from ..base.processes import all_processes
 from ..base.progress import progress_bar
-from .records import model_sha256
+from .records import model_hashes
 from .runs import RunConfig, task_of
 from .session import Session, check_loss, optimize, own_random_states, step
 from .stopping import stop_early
@@ -137,7 +137,7 @@ def fine_tuning(
     session.data = data = TaskRows(load_task(task_of(c), data_dir=data_dir, hub=hub), c, method.aside)
     set_seed(c.seed)                        # the same head on every process
     model, tokenizer = make_model(c, data.task, hub)
-    session.origin = dict(data=data.data.sha256, model=model_sha256(c.model))
+    session.origin = dict(sha256=data.data.sha256, **model_hashes(c.model))
     data.read(tokenizer)
     _check_fit(session, layer_count(model))
     if (begin := begin_of(c)) is not None: begin(c, model, _some_states(session, model))
