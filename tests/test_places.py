@@ -69,16 +69,16 @@ def other_weights(folder):
 
 
 def another_dropout(folder):
-    text = (folder/"config.json").read_text()
-    (folder/"config.json").write_text(re.sub(r'("hidden_dropout_prob": )[\d.]+', r"\g<1>0.3", text))
+    text = (folder/"config.json").read_text(encoding="utf-8")
+    (folder/"config.json").write_text(re.sub(r'("hidden_dropout_prob": )[\d.]+', r"\g<1>0.3", text), encoding="utf-8")
 
 
 def another_order_of_pieces(folder):
-    tokenizer = json.loads((folder/"tokenizer.json").read_text())
+    tokenizer = json.loads((folder/"tokenizer.json").read_text(encoding="utf-8"))
     pieces = tokenizer["model"]["vocab"]
     (one, i), (other, j) = [*pieces.items()][-2:]
     pieces |= {one: j, other: i}
-    (folder/"tokenizer.json").write_text(json.dumps(tokenizer))
+    (folder/"tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
 
 
 @pytest.mark.parametrize("change, told", [(other_weights, "weights of the model"),

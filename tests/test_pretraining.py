@@ -2,6 +2,7 @@
 import json
 import re
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -64,16 +65,19 @@ def test_both_signs_and_a_target(seed, tmp_path):
 
 
 def test_trained_further(tmp_path, monkeypatch):
-    monkeypatch.setenv("ISTAR_MODELS", str(tmp_path))
-    first = run(replace(config, lam=0., steps=40), tmp_path)
+    monkeypatch.chdir(tmp_path)
+    folder = Path("tiny-ones@home")    # no name of a model, though it could begin one and go on as one
+    monkeypatch.setenv("ISTAR_MODELS", str(folder))
+    first = run(replace(config, lam=0., steps=40), folder)
+    assert first.data["model_sha256"] and first.data["settings_sha256"]
     more = PretrainConfig(texts="stdlib-docs", hold_out=0.05, model=f"scratch:{first.id}", length=32, steps=80,
                           batch_size=16, lr=5e-3, evaluate_every=80)
-    further = run(more, tmp_path)
+    further = run(more, folder)
     before, after = (e["mlm_loss"] for e in further.evaluations)
     assert before == pytest.approx(first.evaluations[-1]["mlm_loss"], rel=1e-4) and after < before - 0.02
     assert further.data["vocabulary"] == first.data["vocabulary"]
-    (tmp_path/first.id/"model.safetensors").write_bytes((tmp_path/more.id/"model.safetensors").read_bytes())
-    with pytest.raises(ValueError, match="made from other weights to start from"): run(more, tmp_path)
+    (folder/first.id/"model.safetensors").write_bytes((folder/more.id/"model.safetensors").read_bytes())
+    with pytest.raises(ValueError, match="made from other weights to start from"): run(more, folder)
 
 
 def test_pooler_of_an_encoder_that_is_trained_further(tmp_path, monkeypatch):

@@ -152,7 +152,7 @@ class GroupSums:
         w, vectors = self.weights.T, torch.stack([s, self.forms(), b[:, None].to(s)*s, sigma[:, None].to(s)*s])
         return totals_of(powers, self.typical, self.B, self.M, w @ each.T, w.to(s) @ vectors)
 
-    def rounding(self)->Tensor: return rounding_of(self.b_g.sum()/self.n_g.sum()*self.scale**2, self.s.dtype)
+    def rounding(self)->Tensor: return rounding_of(self.b_g.sum()/self.n_g.sum()*self.scale**2, self.s.dtype)    # ()
     def in_units(self, traces:Traces)->Traces: return Traces(*(t*self.scale**4 for t in traces))
     def traces(self)->Traces: return self.in_units(traces_of(self.totals()))    # () each; differentiable
 

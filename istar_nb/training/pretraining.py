@@ -29,7 +29,7 @@ from ..geometry.measures import sv_anisotropy
 from .pretrain_runs import PretrainConfig, PretrainRecord
 from ..base.programs import check_alone
 from ..penalties.regularizers import IStar, pooled_isoscore
-from .records import data_sha256, made_before, model_hashes
+from .records import data_sha256, folder_hashes, made_before, model_hashes
 from .session import Objective, Session, check_loss, held, machine, optimize, step, written
 from .training import carry_through, open_session
 
@@ -256,7 +256,7 @@ def _made_from(config:PretrainConfig, data_dir:str|Path|None=None, hub:bool=Fals
     "The hashes of the texts and of a given encoder as they are now, and of the model in its folder; None: not at hand."
     hashes = [data_sha256(name, data_dir, hub) for name in config.texts.split("+")]
     texts = None if None in hashes else hashlib.sha256("".join(hashes).encode()).hexdigest()
-    return dict(texts_sha256=texts, **model_hashes(str(target)), **_start_hashes(config))
+    return dict(texts_sha256=texts, **folder_hashes([target]), **_start_hashes(config))
 
 # %% ../../nbs/training/10_pretraining.ipynb #1be4016d
 def _make_pretrain_record(session:Session, _made_from:dict)->PretrainRecord:

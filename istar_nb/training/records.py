@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Kind', 'remedy', 'finite', 'Recorded', 'RunRecord', 'environment', 'record_path', 'save_record', 'find_record',
            'save_failed', 'failed_record', 'answers_of', 'iterate_records', 'other_origin', 'check_origin',
-           'data_sha256', 'model_hashes', 'origin', 'made_before', 'keep_record']
+           'data_sha256', 'folder_hashes', 'model_hashes', 'origin', 'made_before', 'keep_record']
 
 # %% ../../nbs/training/03_records.ipynb #1c38702e
 import json
@@ -14,7 +14,7 @@ import os
 import platform
 import subprocess
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
 from importlib.metadata import version
@@ -220,8 +220,8 @@ def iterate_records(
 
 # %% ../../nbs/training/03_records.ipynb #60f6b131
 _origins = dict(sha256="data", model_sha256="weights of the model", texts_sha256="texts",
-                settings_sha256="configuration or tokenizer of the model", start_sha256="weights to start from",
-                start_settings_sha256="configuration or tokenizer to start from")    # hashes in a record's `data`
+                settings_sha256="configuration or tokenizer files of the model", start_sha256="weights to start from",
+                start_settings_sha256="configuration or tokenizer files to start from")    # hashes in a record's `data`
 remedy = ("choose another `root`, or set `remake` (--remake) to rerun what was made from something else "
           "and replace its record")
 
@@ -289,17 +289,24 @@ def _settings_of(folder:Path)->list[Path]:
     return [*filter(Path.is_file, own), *(file for pattern in older for file in sorted(folder.glob(pattern)))]
 
 # %% ../../nbs/training/03_records.ipynb #7994b4c5
-def model_hashes(
-    name:str,        # as `load_encoder` takes it
-    prefix:str="",   # of the names
-)->dict[str,str|None]: # 64 hexadecimal digits each; None for a model without files, or whose files are not at hand
+def folder_hashes(
+    folders:Sequence[Path], # of one model
+    prefix:str="",          # of the names
+)->dict[str,str|None]:      # 64 hexadecimal digits each; None where there is no file
     "Hashes of a model's weights, and of its configuration and tokenizer, as they are now, by their names in a record."
-    try: folders = _folders_of(name)
-    except (ValueError, OSError, ImportError): folders = []
     weights = [file for folder in folders for file in sorted(folder.glob("*.safetensors"))]
     settings = [file for folder in folders for file in _settings_of(folder)]
     found = [(f"{prefix or 'model_'}sha256", weights), (f"{prefix}settings_sha256", settings)]
     return {key: files_sha256(files) for key, files in found}
+
+
+def model_hashes(
+    name:str,      # as `load_encoder` takes it
+    prefix:str="", # of the names
+)->dict[str,str|None]: # of `folder_hashes`; None for a model without files, or whose files are not at hand
+    "The hashes of a model that has a name."
+    try: return folder_hashes(_folders_of(name), prefix)
+    except (ValueError, OSError, ImportError): return folder_hashes([], prefix)
 
 # %% ../../nbs/training/03_records.ipynb #df77dce4
 def origin(config:RunConfig, data_dir:str|Path|None=None, hub:bool=False)->dict[str,str|None]:
