@@ -222,7 +222,7 @@ def iterate_records(
 _origins = dict(sha256="data", model_sha256="weights of the model", texts_sha256="texts",
                 settings_sha256="configuration or tokenizer files of the model", start_sha256="weights to start from",
                 start_settings_sha256="configuration or tokenizer files to start from")    # hashes in a record's `data`
-remedy = ("choose another `root`, or set `remake` (--remake) to rerun what was made from something else "
+remedy = ("choose another `root`, or set `remake` to rerun what was made from something else "
           "and replace its record")
 
 def other_origin(
