@@ -217,11 +217,12 @@ contrasts = dict(P1=("all positions", "no penalty", "isoscore"), P2=("all positi
                  P3=("all positions", "text alone", "score"), P4=("half", "no penalty", "score"))
 
 def arm_of(
-    config:RunConfig, # of the declared experiment
+    config:RunConfig, # of the declared experiment, or of what follows it
     half:float,       # its lower target
 )->str:               # as the page calls it
     "The arm of a run."
     if config.method == "none": return "no penalty"
+    if config.placebo: return "placebo of half"
     if config.target is not None: return "half" if config.target == half else "double"
     if config.method == "istar-own-means": return "own means"
     return {"all": "all positions", "real": "text alone"}[config.tokens]
