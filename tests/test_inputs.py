@@ -8,13 +8,17 @@ import pytest
 import torch
 from scipy.sparse import csr_matrix
 
-import istar_nb
+import istar_nb as inb
 from istar_nb.geometry.dimension import gride, two_nn
+from istar_nb.geometry.moment_streams import CKAMetric
+from istar_nb.penalties.baselines import RelativeStrength
 from istar_nb.penalties.isolayer import isotropy_loss
 from istar_nb.geometry.scores import isoscore, isoscore_unbiased
 from istar_nb.geometry.measures import (effective_rank, explained_variance, high_variance_dimensions, mean_activation,
                                         mean_cosine, outlier_dimensions, partition_score, sv_anisotropy)
+from istar_nb.penalties.second_stage import Features
 from istar_nb.penalties.topology import h0_bars, persistent_entropy, select_bars
+from istar_nb.report.statistics import bootstrap_interval
 from istar_nb.geometry.transforms import AllButTheTop, NormMoments, Whitening
 
 MEASURES = dict(
@@ -169,8 +173,109 @@ def test_what_cannot_be_computed_with_is_refused_by_name(name, form):
 
 
 def test_every_number_of_a_layer_can_be_plotted():
-    found = istar_nb.measure(CLOUD)
+    found = inb.measure(CLOUD)
     names = [name for name in found.frame().select_dtypes("number") if not name.endswith("_se")]
     assert {"isoscore", "ev_1", "effective_rank_raw"} <= set(names)
     for name in names: assert found.plot(name).get_title()
     with pytest.raises(ValueError, match="`name` must be one of"): found.plot("reason")
+
+
+NUMBERS = [    # an argument that is a number in an interval, and a call that takes it
+    ("pairs", lambda v: mean_cosine(CLOUD, v)), ("k", lambda v: explained_variance(CLOUD, v)),
+    ("eps", lambda v: effective_rank(CLOUD, eps=v)), ("n_sigma", lambda v: outlier_dimensions(CLOUD, v)),
+    ("ratio", lambda v: high_variance_dimensions(CLOUD, v)), ("discard", lambda v: two_nn(CLOUD, v)),
+    ("largest", lambda v: gride(CLOUD, v)), ("zeta", lambda v: inb.isoscore_star(CLOUD, torch.eye(7), v)),
+    ("memory", lambda v: inb.IsotropyMetrics(memory=v)), ("memory", lambda v: inb.compare(CLOUD, CLOUD, memory=v)),
+    ("d", lambda v: inb.IsotropyMetrics(v)),
+    ("groups", lambda v: inb.IsotropyMetrics(groups=v)), ("groups", lambda v: CKAMetric(3, groups=v)),
+    ("d", lambda v: CKAMetric(v)), ("neighbors", lambda v: inb.compare(CLOUD, CLOUD, neighbors=v)),
+    ("sample", lambda v: inb.compare(CLOUD, CLOUD, sample=v)), ("k", lambda v: inb.health(CLOUD, k=v)),
+    ("margin", lambda v: inb.health(CLOUD, margin=v)), ("t", lambda v: inb.Uniformity(v)),
+    ("target", lambda v: inb.IStar(target=v)), ("average", lambda v: inb.IStar(average=v)),
+    ("reference_points", lambda v: inb.IStar(reference_points=v)), ("slices", lambda v: inb.SIGReg(v)),
+    ("noise", lambda v: inb.EntropyRegularizer(noise=v)), ("maxdim", lambda v: inb.EntropyRegularizer(maxdim=v)),
+    ("average", lambda v: RelativeStrength(0.5, v)), ("every", lambda v: RelativeStrength(0.5, every=v)),
+    ("smoothing", lambda v: inb.JointLoss(v)), ("alpha", lambda v: inb.JointLoss(alpha=v)),
+    ("dim", lambda v: inb.IsoLayer(v)), ("depth", lambda v: inb.IsoLayer(4, v)),
+    ("momentum", lambda v: inb.IsoBN(4, v)), ("eps", lambda v: inb.IsoBN(4, eps=v)),
+    ("shrinkage", lambda v: Whitening(shrinkage=v).fit(CLOUD)),
+    ("n_components", lambda v: Whitening(n_components=v).fit(CLOUD)),
+    ("n_directions", lambda v: AllButTheTop(v).fit(CLOUD)), ("confidence", lambda v: inb.student_interval([1., 2.], v)),
+    ("wanted", lambda v: inb.seeds_needed(1., 1., v)), ("most", lambda v: inb.seeds_needed(1., 1., most=v)),
+    ("sd", lambda v: inb.seeds_needed(1., v)), ("resamples", lambda v: bootstrap_interval([1., 2.], resamples=v))]
+
+
+@pytest.mark.parametrize("wrong", ["x", True, float("nan"), float("-inf"), -2, [1, 2], torch.ones(2)], ids=str)
+@pytest.mark.parametrize("name, call", NUMBERS, ids=[name for name, _ in NUMBERS])
+def test_what_is_no_number_of_the_interval_is_refused_by_name(name, call, wrong):
+    with pytest.raises((TypeError, ValueError), match=f"`{name}`"): call(wrong)
+
+
+@pytest.mark.parametrize("wrong", [dict(alpha=2), dict(smoothing=0), dict(weight_decay=-1), dict(seed="x"),
+                                   dict(depth=0), dict(activation="sine")], ids=str)
+def test_a_second_stage_that_cannot_begin_changes_no_model(wrong):
+    encoder, _ = inb.load_encoder("tiny-bert")
+    model = inb.ClsModel(encoder, 2).train()
+    features = Features(torch.randn(12, encoder.config.hidden_size), torch.arange(12) % 2)
+    with pytest.raises((TypeError, ValueError), match=f"`{next(iter(wrong))}`"):
+        inb.train_isolayer(model, features, features, epochs=1, **wrong)
+    assert model.training and model.transform is None and all(p.requires_grad for p in model.parameters())
+    assert inb.train_isolayer(model, features, features, epochs=1).best == 1
+
+
+def test_the_first_losses_of_a_joint_loss_are_finite():
+    joint = inb.JointLoss()
+    with pytest.raises(ValueError, match="finite and above 0"): joint(torch.tensor(float("inf")), torch.tensor(1.))
+    assert joint(torch.tensor(2.), torch.tensor(1.)).isfinite()
+
+
+def test_sentences_come_as_hashes_of_64_bits():
+    metrics, ids = inb.IsotropyMetrics(), np.arange(60, dtype=np.uint64) + np.uint64(2**63)
+    metrics.update(CLOUD, sentences=ids)
+    assert float(metrics.compute()["isoscore"]) == pytest.approx(float(isoscore(CLOUD)), rel=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-155, 1e155])
+def test_directions_do_not_depend_on_scale(scale):
+    found = inb.second_moments(CLOUD.double()*scale, names=["mean_cosine"])["mean_cosine"].value
+    assert float(found) == pytest.approx(float(mean_cosine(CLOUD)), abs=1e-6)
+
+
+def test_four_sentences_have_no_standard_error():
+    four = torch.arange(60) % 4
+    for call in (lambda: inb.second_moments(CLOUD, four), lambda: inb.cka(CLOUD, CLOUD[:, :3], four)):
+        with pytest.raises(ValueError, match="`sentences` must be at least 5 different, and there are 4"): call()
+
+
+def test_one_layer_is_asked_for_by_its_number():
+    states = inb.HiddenStates([torch.randn(2, 3, 4) for _ in range(3)], torch.ones(2, 3))
+    assert torch.equal(states.points(1), states.layers[1].flatten(0, 1))
+    for layer in ("all", None, [2, 1], True):
+        with pytest.raises(TypeError, match="`layer` must be"): states.points(layer)
+        with pytest.raises(TypeError, match="`layer` must be"): inb.EntropyRegularizer(layer=layer)
+
+
+def test_points_have_no_layers_or_tokens_to_choose():
+    for choice in (dict(layers=[7]), dict(tokens="cls")):
+        for call in (lambda: inb.measure(CLOUD, **choice), lambda: inb.compare(CLOUD, CLOUD, **choice)):
+            with pytest.raises(ValueError, match="`tokens` and `layers` choose among a model's states"): call()
+
+
+def test_masked_values_are_no_values():
+    hidden = np.ma.array([1., 2., 9.], mask=[0, 0, 1])
+    for call in (inb.sign_flip_test, inb.student_interval):
+        with pytest.raises(TypeError, match="masked entries"): call(hidden)
+    with pytest.raises(TypeError, match="`sentences` has masked entries"):
+        isoscore_unbiased(CLOUD, np.ma.masked_less(np.arange(60), 3))
+
+
+def test_an_audit_keeps_as_many_tokens_as_it_is_told():
+    texts = [f"the value number {i} is returned" for i in range(12)]
+    for length in (0, 1, 1.5, "x"):
+        with pytest.raises((TypeError, ValueError), match="`max_length` must be"):
+            inb.audit(inb.load_encoder("tiny-bert"), texts, max_length=length)
+
+
+def test_an_entry_larger_than_every_variance_is_no_covariance():
+    with pytest.raises(ValueError, match="`cov` is no covariance"):
+        inb.isoscore_from_cov(torch.tensor([[1., 5.], [5., 1.]]))

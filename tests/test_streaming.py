@@ -449,13 +449,6 @@ def test_a_running_window_has_the_points_of_its_last_batches(kind, through):
         assert_close(found, wanted)
 
 
-@pytest.mark.parametrize("options, message", (
-    (dict(d="6"), "`d` must be a whole number"), (dict(d=6.), "`d` must be a whole number"),
-    (dict(groups=8.), "`groups` must be a whole number"), (dict(groups=None), "`groups` must be a whole number")))
-def test_numbers_that_are_none_are_refused_by_name(options, message):
-    with pytest.raises(ValueError, match=message): IsotropyMetrics(**options)
-
-
 def test_a_reference_of_other_dimensions_is_refused_before_any_point():
     with pytest.raises(ValueError, match=r"`cov_ref` must be \(4, 4\)"):
         IsoScoreMetric(d=4, cov_ref=torch.eye(6), zeta=0.5)

@@ -120,6 +120,12 @@ def test_a_run_a_table_or_a_task_may_stand_alone(run):
     ("tasks cola", ["unrecognized arguments: cola"]),
     ("measure --layers 0,x sentences.txt", ["--layers must be a whole number, not 'x'"]),
     ("train --hold_out 2", ["--hold-out must be"]), ("train --config missing.yaml", ["--config", "missing.yaml"]),
+    ("train --target 0.5", ["--target changes nothing with method 'none'", "--method"]),
+    ("train --depth 3 --epochs 1", ["--depth changes nothing"]),
+    ("train --method istar --lam 1 --epochs 1 --lam-start 2", ["--lam-start is 2", "nothing is penalised"]),
+    ("sweep grid.yaml --selection-seeds 3", ["--selection-seeds needs --select"]),
+    ("sweep grid.yaml --executor local --workers 2", ["--workers is an option of executor 'processes' and 'slurm'"]),
+    ("health vectors.npy --k 3", ["--k needs --relevant"]), ("runs --root films.csv", ["films.csv is a file"]),
     ("demo --method istar", ["--method", "--strength"]), ("measure saved", ["--model"])])
 def test_a_mistake_is_answered_with_one_line(words, parts, run, monkeypatch):
     monkeypatch.delenv("ISTAR_DATA", raising=False)

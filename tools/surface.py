@@ -14,6 +14,8 @@ import nbformat
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from docs_api import Module, called, kind_of, parameters
 
+from istar_nb.base.checks import in_words
+
 HEAD = "# Written by tools/surface.py, which `make notebooks` runs: do not edit.\n"
 
 
@@ -55,9 +57,11 @@ class Surface:
         own = {n.id for n in found if isinstance(n, ast.Name)}
         helpers = [n for n in ast.parse("\n".join(module.lines)).body
                    if isinstance(n, ast.FunctionDef) and n.name[0] == "_" and n.name in own]
-        calls = [n.exc for part in (*found, *(n for helper in helpers for n in ast.walk(helper)))
-                 for n in [part] if isinstance(n, ast.Raise) and isinstance(n.exc, ast.Call)]
-        return dict.fromkeys((ast.unparse(call.func), message(call.args[0])) for call in calls if call.args)
+        every = [*found, *(n for helper in helpers for n in ast.walk(helper))]
+        calls = [n.exc for n in every if isinstance(n, ast.Raise) and isinstance(n.exc, ast.Call) and n.exc.args]
+        numbers = [n for n in every if isinstance(n, ast.Call) and ast.unparse(n.func) == "check_number"]
+        return dict.fromkeys([*((ast.unparse(call.func), message(call.args[0])) for call in calls),
+                              *(("TypeError, ValueError", wanted(call)) for call in numbers)])
 
     def docstring(self, name):
         "The docstring of a public name: its first lines, Args, Returns, Raises and an Example."
@@ -82,6 +86,13 @@ class Surface:
         entries = [f"    {name!r}: {self.docstring(name)!r}," for name in self.owners]
         return {self.package/"__init__.pyi": "\n".join([HEAD, "__version__: str", *lines, ""]),
                 self.package/"_docstrings.py": "\n".join([HEAD, "docstrings = {", *entries, "}", ""])}
+
+
+def wanted(call):
+    "What `check_number` says of an argument."
+    name, _, *rest = call.args
+    interval = message(rest[0]) if rest else "(-inf, inf)"
+    return f"`{message(name)}` must be {in_words(interval, bool(call.keywords))}, not …"
 
 
 def message(node):

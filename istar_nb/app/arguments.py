@@ -21,7 +21,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, NewType, get_args, get_origin
 
-from ..base.names import near
+from ..base.checks import near
 from ..training.runs import allowed
 
 # %% ../../nbs/app/00_arguments.ipynb #77922cff

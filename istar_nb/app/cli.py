@@ -19,7 +19,7 @@ from .commands import (check_file, check_place, check_store, demo_command, from_
                                    say_collapsed, say_failures, sweep_command, train_command)
 from .measuring import compare_command, health_command, measure_command
 from ..base.files import local_path, write_file
-from ..base.names import near
+from ..base.checks import near
 from ..base.programs import Lasting, collect_rarely
 from ..text.tasks import TASKS
 
@@ -63,6 +63,9 @@ def _explorer(root:str, folder:Path)->str: # the page's address, to open in a br
     from istar_nb.app.run_explorer import page_files
     try: files = page_files(root)
     except ValueError as e: raise ValueError(f"--explore: {e}") from None
+    page = local_path(folder)/"index.html"
+    if page.exists() and b"data.js" not in page.read_bytes():
+        raise ValueError(f"--explore {folder} holds another index.html: name a folder of its own")
     for name, content in files.items(): write_file(local_path(folder)/name, content)
     return f"{local_path(folder)/'index.html'}#runs"
 
@@ -135,8 +138,9 @@ def judge_command(
     found = judge(runs, baseline, contrasts, value, margin, covariates, rows, data_dir)
     found.show()
     for path in export:
+        replaced = local_path(path).exists()
         save_judgement(found, path)
-        print(f"written to {path}")
+        print(f"{'replaced' if replaced else 'written to'} {path}")
 
 # %% ../../nbs/app/03_cli.ipynb #5b39f8bb
 def tasks_command()->None:

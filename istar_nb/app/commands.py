@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 
 from .arguments import Condition
 from ..base.files import local_folder, local_path, write_file
-from ..base.names import near
+from ..base.checks import near
 from ..base.programs import place_of_process
 from ..base.progress import waiting
 from ..training.records import RunRecord
@@ -54,7 +54,8 @@ def check_store(
     "Raise an error if a store does not exist, since an empty list would look like a store without runs."
     from istar_nb.base.files import open_root
     fs, folder = open_root(root)
-    if not fs.isdir(folder): raise ValueError(f"{option} {root} does not exist or is not a folder")
+    if fs.isfile(folder): raise ValueError(f"{option} {root} is a file, and the folder of a store is wanted")
+    if not fs.isdir(folder): raise ValueError(f"{option} {root} does not exist")
 
 # %% ../../nbs/app/01_commands.ipynb #6c0a11e1
 def check_file(
@@ -86,7 +87,7 @@ class Places:
     data_dir: str | None = None          # folder with the tasks' files; default: the variable ISTAR_DATA
     hub: bool = False                    # allow downloads from the Hugging Face hub
     checkpoints: str | None = None       # local folder for unfinished runs; default: checkpoints in the root or in runs
-    checkpoint_every: int | None = None  # updates between checkpoints; default: one at the end of every epoch
+    checkpoint_every: int | None = None  # updates between checkpoints; without it, one at the end of every epoch
     remake: bool = False                 # rerun what has a record from other data or weights
     progress: bool = True                # show progress bars
 
@@ -99,6 +100,15 @@ def _say_rows(configs:Sequence[RunConfig])->None:
     for said in dict.fromkeys(f"{task.name}: {task.description}" for task in tasks): print(said, flush=True)
 
 # %% ../../nbs/app/01_commands.ipynb #f297e36e
+def _check_used(config:RunConfig)->None:
+    "An error for an option of a penalty or a layer in a run without any, which would be the plain run."
+    mine = vars(config.complete)
+    lost = [name for name, value in vars(config).items() if value not in (None, mine[name])]
+    if lost:
+        raise ValueError(f"--{lost[0].replace('_', '-')} changes nothing with method {config.method!r}: name another "
+                         "with --method")
+
+
 def train_command(
     config: RunConfig,
     places: Places = Places(),
@@ -118,6 +128,7 @@ def train_command(
         istar train run.yaml --seed 1
     """
     check_positive(processes=processes)
+    _check_used(config)
     for name in ("train", "validation"): check_file(f"--{name}", getattr(config, name))
     if config.train is None: check_task(config.task)
     if main := place_of_process()[0] == 0: _check_folders(places)
@@ -186,7 +197,8 @@ def _say_ends(ends:list[bool], root:str)->None:
     "How many runs are done; the exit status is 1 if one has failed."
     failed = ends.count(False)
     print(f"{len(ends) - failed} of {len(ends)} runs are done and recorded in {root}"
-          + (f"; {failed} failed, and `istar runs --where status=failed` lists those that had begun" if failed else ""))
+          + (f"; {failed} failed, and `istar runs {root} --where status=failed` lists those that had begun" if failed
+             else ""))
     if failed: sys.exit(1)
 
 # %% ../../nbs/app/01_commands.ipynb #c9753627
@@ -196,6 +208,7 @@ def _sweep(grid:Path, select:float|None, selection_seeds:tuple[int,...], dry_run
     configs = grids.grid(grid)    # once: a pipe cannot be read again
     _say_rows(configs)
     if select is None:
+        if selection_seeds != (0,): raise ValueError("--selection-seeds needs --select, whose runs have them")
         records = sweeps.sweep(configs, dry_run=dry_run, **options)
         ends = [r.status == "done" for r in records]
         say_failures(r.error for r in records)

@@ -14,7 +14,7 @@ from typing import Literal
 
 from .commands import check_file, check_place, check_positive, check_task, kept
 from ..base.files import local_path
-from ..base.names import near
+from ..base.checks import near
 from ..base.progress import waiting
 
 # %% ../../nbs/app/02_measuring.ipynb #ca64fbd6
@@ -37,6 +37,12 @@ def _check_reads_no_text(what:"Measured")->None:
             raise ValueError(f"--{option} says how a model reads texts, and has no meaning with --embeddings")
 
 # %% ../../nbs/app/02_measuring.ipynb #f3b19165
+def _same_draws()->None:
+    "Let models with random weights, such as tiny-bert, be the same every time."
+    import torch
+    torch.manual_seed(0)
+
+
 @dataclass(frozen=True)
 class Measured:
     "What is measured, and how."
@@ -127,9 +133,10 @@ def measure_command(
     out = check_place("--out", local_path(what.out))
     with waiting("starting", what.progress):
         from istar_nb.report.isotropy import Isotropy
-        from istar_nb.report.model_measures import measure_clouds, measure_models
+        from istar_nb.report.model_measures import cut_note, measure_clouds, measure_models
         from istar_nb.report.sources import text_source
         from istar_nb.training.records import environment
+    _same_draws()
     said = f", IsoScore* with ζ = {what.zeta:g}"*(what.zeta > 0)
     if what.embeddings:
         reference = None if what.reference is None else str(what.reference)
@@ -140,7 +147,7 @@ def measure_command(
         if what.tokens == "audit": return _report(_audited(what, texts(), layers, source), out/"isotropy")
         found, n = measure_models([what.model], texts, what.hub, what.tokens, layers, what.batch_tokens,
                                   what.max_length, what.progress, None, what.zeta, _reference_texts(what))
-        source = f"{n:,} text{'s'*(n != 1)} of {source}, tokens: {what.tokens}"
+        source = f"{n:,} text{'s'*(n != 1)} of {source}, tokens: {what.tokens}{cut_note(what.max_length)}"
     isotropy = Isotropy(source + said, what.tokens, found, environment())
     _report(isotropy, out/"isotropy")
 
@@ -193,6 +200,7 @@ def compare_command(
     with waiting("starting", what.progress):
         from istar_nb.report.comparing import checkpoints_in, compare
         from istar_nb.report.sources import text_source
+    _same_draws()
     others = [what.b] if what.revision is None else [f"{what.a}@{name}" for name in what.revision.split(",")]
     if what.checkpoints is not None: others = checkpoints_in(what.checkpoints)
     texts, source = None, None
@@ -236,6 +244,8 @@ class Examined:
                                ("relevant_columns", "relevant"), ("documents", "relevant")):
             if getattr(self, option) not in (None, ()) and getattr(self, needed) is None:
                 raise ValueError(f"--{option.replace('_', '-')} needs --{needed}")
+        if self.k != Examined.k and (self.relevant, self.task) == (None, None):
+            raise ValueError("--k needs --relevant, whose documents it counts")
         if self.label is not None and self.column is None: raise ValueError("--label needs --column, with the texts")
         check_positive(limit=self.limit, k=self.k, max_length=self.max_length)
         for option in ("text", "pairs", "relevant", "documents"):
@@ -306,6 +316,7 @@ def health_command(
         raise ValueError("name the texts that describe the model: a file or folder, or a task, as in "
                          "`istar health minilm sentences.txt`")
     with waiting("starting", what.progress): from istar_nb.embeddings.health import health
+    _same_draws()
     given, source = _of_texts(what)
     if what.pairs is not None: given["pairs"] = _table(what.pairs, what.pair_columns, 3, "--pairs")
     if what.relevant is not None: given["relevant"] = _table(what.relevant, what.relevant_columns, 2, "--relevant")

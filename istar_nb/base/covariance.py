@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from .checks import check_number
 from .points import (about_mean, add_products_, as_points, blocks, centred_chunks, check_cloud,
                                   check_finite, check_tensor, from_numpy, host_numbers, magnitude, mirror_, peak,
                                   scalar_dtype, unit_of, working_dtype)
@@ -76,11 +77,7 @@ def check_zeta(
     zeta:float,  # value to check
 )->float:        # the value, if valid, as a float in [0, 1]
     "`zeta`, or an error if it is no shrinkage."
-    if isinstance(zeta, str) or not hasattr(zeta, "__float__"):
-        raise TypeError(f"`zeta` must be a number between 0 and 1, not {zeta!r}")
-    zeta = float(zeta)
-    if not 0 <= zeta <= 1: raise ValueError(f"`zeta` must be between 0 and 1, not {zeta}")
-    return zeta
+    return check_number("zeta", zeta, "[0, 1]")
 
 # %% ../../nbs/base/07_covariance.ipynb #db32f414
 def check_shape(
@@ -106,9 +103,11 @@ def _asymmetry(cov:Tensor)->Tensor: # () largest |Σ_ij - Σ_ji|
 
 def _covariance_peak(cov:Tensor, name:str="cov")->float: # largest |entry|
     "The largest magnitude of a matrix, or an error if it is no covariance: not finite, symmetric and with variances."
-    largest, apart, least = host_numbers(peak(cov), _asymmetry(cov), cov.diagonal().amin())
+    largest, apart, least, most = host_numbers(peak(cov), _asymmetry(cov), *cov.diagonal().aminmax())
     if apart > 1e-4*check_finite(largest, name): raise ValueError(f"`{name}` must be symmetric")
     if least < -1e-4*largest: raise ValueError(f"`{name}` has a variance below zero on its diagonal, {least:.4g}")
+    if largest > (1 + 1e-4)*most:
+        raise ValueError(f"`{name}` is no covariance: one entry is {largest:.4g}, and no variance is above {most:.4g}")
     return largest
 
 # %% ../../nbs/base/07_covariance.ipynb #165883fe

@@ -119,7 +119,7 @@ def check_spread(
     name:str="x",      # what the argument is called in an error
 )->None:
     "An error if points that reach `largest` spread no further than rounding."
-    if spread <= 16*torch.finfo(dtype).eps*largest:
+    if not spread > 16*torch.finfo(dtype).eps*largest:    # NaN is no spread either
         raise ValueError(f"`{name}` has zero variance: its points differ by no more than rounding")
 
 # %% ../../nbs/base/00_points.ipynb #1f45166d

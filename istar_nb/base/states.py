@@ -19,6 +19,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .checks import check_number
+
 # %% ../../nbs/base/01_states.ipynb #e346b5e9
 TOKENS = ("real", "cls", "all")
 
@@ -147,8 +149,7 @@ def _check_batch(layers:Sequence[Tensor|None], mask:Tensor, most:int|None)->None
                              f"got {tuple(states.shape)} and {tuple(mask.shape)}")
         if states.shape[-1] < 2:
             raise ValueError(f"`layers[{l}]` needs d ≥ 2 dimensions, got shape {tuple(states.shape)}")
-    if most is not None and most < 1:
-        raise ValueError(f"`most` must be at least 1, or None for all points, not {most!r}")
+    if most is not None: check_number("most", most, "[1, inf)", whole=True)
 
 # %% ../../nbs/base/01_states.ipynb #cd8ca177
 @dataclass(frozen=True)
@@ -258,7 +259,8 @@ class HiddenStates(_Tokens):
         tokens:str="real", # "real", "cls" or "all"
     )->Tensor:             # (n, d)
         "The chosen tokens of one layer as points."
-        return self.layer(self.choose(layer)[0]).flatten(0, 1)[self.index(tokens)]
+        chosen, = self.choose(check_number("layer", layer, whole=True))
+        return self.layer(chosen).flatten(0, 1)[self.index(tokens)]
 
 # %% ../../nbs/base/01_states.ipynb #6b07e3f4
 def check_states(

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 import torch
 
+from ..base.checks import check_number
 from .quality import shape_of
 
 try: from sentence_transformers.base.evaluation.evaluator import BaseEvaluator
@@ -39,7 +40,8 @@ class _OfTexts(BaseEvaluator):
             raise TypeError(f"`texts` must hold strings, not {wrong[0]!r:.60}")
         if len(self.texts) < 20:
             raise ValueError(f"`texts` must be at least 20 different ones, and there are {len(self.texts)}")
-        self.name, self.batch_size, self.write_csv = name, batch_size, write_csv
+        self.name, self.write_csv = name, write_csv
+        self.batch_size = check_number("batch_size", batch_size, "[1, inf)", whole=True)
         self.show_progress_bar = show_progress_bar
         self.primary_metric, self.greater_is_better = "isoscore_unbiased", True
         self.csv_file = f"isotropy_evaluation{f'_{name}' if name else ''}_results.csv"

@@ -9,13 +9,13 @@ __all__ = ['advice_on', 'plot_cuts', 'plot_differences', 'Health', 'health']
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..base.checks import check_number
 from ..base.files import local_path
 from ..base.points import unit_rows
 from .quality import (Judged, _cosine_matrix, agreement, bit_balance, cosine_quantiles,
@@ -364,9 +364,7 @@ def health(
     progress:bool=False,              # show a progress bar
 )->Health:
     "Whether sentence vectors are fit for retrieval, and what centring, whitening, cutting or quantising them would do."
-    if not isinstance(k, Integral) or k < 1: raise ValueError(f"`k` must be a whole number, at least 1, not {k!r}")
-    if not isinstance(margin, Real) or not 0 < margin < 1:
-        raise ValueError(f"`margin` must be between 0 and 1, not {margin!r}")
+    k, margin = check_number("k", k, "[1, inf)", whole=True), check_number("margin", margin, "(0, 1)")
     more = dict(pairs=pairs, relevant=relevant, documents=documents, labels=labels)
     vectors, asked, name = _embedded(model, texts, hub, tokens, max_length, progress, more)
     x, described = vectors.points, vectors.points[asked.described]

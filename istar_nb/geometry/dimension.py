@@ -8,13 +8,13 @@ __all__ = ['tile', 'vanishing', 'format_losses', 'near_tie', 'product_error', 'u
 
 # %% ../../nbs/geometry/06_dimension.ipynb #5011eb7e
 import math
-from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..base.checks import check_number
 from ..base.points import (as_points, centred_chunks, check_spread, has_float64, magnitude, scalar_dtype,
                                   working_dtype)
 from ..base.precision import matmul_formats
@@ -173,8 +173,7 @@ def neighbor_distances(
     k:int,               # neighbours of each point, at least 1
 )->Tensor:               # (n, k) distances to the nearest other points, ascending, float32 (float64 for float64 `x`)
     "Exact Euclidean distances to the `k` nearest other points, in memory that does not grow with n²."
-    if not isinstance(k, Integral) or k < 1:
-        raise ValueError(f"`k` must be a whole number of neighbours, at least 1, not {k!r}")
+    k = check_number("k", k, "[1, inf)", whole=True)
     x = as_points(x, min_points=k+1)
     largest, mean = magnitude(x), x.mean(0, dtype=scalar_dtype(x))
     smallest = torch.finfo(working_dtype(x)).tiny
@@ -237,7 +236,7 @@ def two_nn_with_error(
     discard:float=0.1,    # share of the largest ratios left out, in (0, 1)
 )->Dimension:             # float32 (float64 for float64 `x`) values
     "Intrinsic dimension by the TwoNN estimator, with its standard error and the number of points it rests on."
-    if not 0 < discard < 1: raise ValueError(f"`discard` must be greater than 0 and less than 1, not {discard}")
+    discard = check_number("discard", discard, "(0, 1)")
     x = as_points(x, min_points=3)
     logs = _neighbor_ratios(neighbor_distances(x, 2))
     l, y, relative = _fit_line(logs, discard)
@@ -293,12 +292,11 @@ def gride(
     largest:int=64,      # highest neighbour used; the orders are the powers of two up to it
 )->ScaleCurve:           # float32 (float64 for float64 `x`) values, one for each scale, on the CPU
     "Intrinsic dimension against scale (Gride, Denti et al. 2022)."
-    if not isinstance(largest, Integral) or largest < 2:
-        raise ValueError(f"`largest` must be a whole number, at least 2, not {largest!r}")
+    largest = check_number("largest", largest, "[2, inf)", whole=True)
     x = as_points(x, min_points=largest+1)
     distances = neighbor_distances(x, largest).cpu()
     rows = []
-    for near in (2**i for i in range(int(largest).bit_length()-1)):
+    for near in (2**i for i in range(largest.bit_length()-1)):
         pair = distances[:, [near-1, 2*near-1]]
         logs = _neighbor_ratios(pair)
         rows.append((near, *_ratio_likelihood(logs, near, 2*near), pair.mean(dtype=logs.dtype), len(logs)))

@@ -8,13 +8,13 @@ __all__ = ['mean_cosine', 'OuterProducts', 'spectrum', 'explained_variance', 'sv
            'outliers_of', 'outlier_dimensions', 'high_variance_dimensions']
 
 # %% ../../nbs/geometry/04_measures.ipynb #3a23fcaa
-from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..base.checks import check_number
 from ..base.covariance import scatter
 from ..base.points import as_points, centred_chunks, check_spread, magnitude, scalar_dtype, working_dtype
 
@@ -40,8 +40,7 @@ def mean_cosine(
         if pairs is None:
             total = sum(_directions_of(rows).sum(0) for _, rows in centred_chunks(x, origin, scale))
             return ((total.square().sum() - n)/(n*(n-1))).to(working_dtype(x))
-        if not isinstance(pairs, Integral) or pairs < 1:
-            raise ValueError(f"`pairs` must be a positive whole number or None, not {pairs!r}")
+        pairs = check_number("pairs", pairs, "[1, inf)", whole=True)
         place = torch.device("cpu") if generator is None else generator.device
         i, step = (torch.randint(low, n, (pairs,), generator=generator, device=place).to(x.device) for low in (0, 1))
         both = [_directions_of(x[rows].to(origin.dtype)/scale) for rows in (i, (i + step) % n)]
@@ -115,10 +114,7 @@ def _check_k(
     x:Tensor, # (n, d) points
 )->int:       # the value, if valid
     "`k`, or an error if `x` has no `k`-th singular value."
-    most = min(x.shape)
-    if not isinstance(k, Integral) or isinstance(k, bool) or not 1 <= k <= most:
-        raise ValueError(f"`k` must be a whole number from 1 to min(n, d) = {most}, not {k!r}")
-    return k
+    return check_number("k", k, f"[1, {min(x.shape)}]", whole=True)
 
 # %% ../../nbs/geometry/04_measures.ipynb #a92c2028
 def explained_variance(
@@ -156,11 +152,11 @@ def effective_rank_of(
 def effective_rank(
     x:Tensor|np.ndarray, # (n, d) floating point, n ≥ 2, d ≥ 2
     center:bool=False,   # False: the matrix as it is, as both papers have it; True: about the mean
-    eps:float=0.,        # 0: Roy & Vetterli; 1e-7: RankMe
+    eps:float=0.,        # at most 1e-3; 0: Roy & Vetterli; 1e-7: RankMe
 )->Tensor:               # () in [1, min(n, d)]; float32 (float64 for float64 `x`); differentiable
     "Effective rank (Roy & Vetterli 2007; `eps=1e-7`: RankMe, Garrido et al. 2023): evenness about the origin or mean."
     x = as_points(x)
-    if not eps >= 0: raise ValueError(f"`eps` must not be negative, and is {eps}")
+    check_number("eps", eps, "[0, 1e-3]")
     return effective_rank_of(spectrum(x, center), eps, max(x.shape)).to(working_dtype(x))
 
 # %% ../../nbs/geometry/04_measures.ipynb #c98ae4d5
@@ -238,7 +234,7 @@ def check_outliers(
     "An error unless outlier dimensions can be found in this way."
     known = ("magnitude", "mean", "variance")
     if by not in known: raise ValueError(f"`by` must be one of {known}, not {by!r}")
-    if not n_sigma > 0: raise ValueError(f"`n_sigma` must be positive, and is {n_sigma}")
+    check_number("n_sigma", n_sigma, "(0, inf)")
 
 
 # %% ../../nbs/geometry/04_measures.ipynb #9bcb59f5
@@ -270,6 +266,6 @@ def high_variance_dimensions(
     ratio:float=5.,      # how many times the average variance over dimensions
 )->OutlierDimensions:    # count, ids and share of the variance
     "Dimensions with at least `ratio` times the average variance (of the kind studied by Rudman et al. 2023)."
-    if not ratio > 0: raise ValueError(f"`ratio` must be positive, and is {ratio}")
+    check_number("ratio", ratio, "(0, inf)")
     _, variance = _mean_and_variance(x)
     return chosen(variance >= ratio*variance.mean(), variance)

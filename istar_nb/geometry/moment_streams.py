@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from ..base.checks import check_number
 from ..base.points import from_numpy, scalar_dtype
 from .second_moments import (Jackknifed, MemberSums, estimate, members_of, over_all, over_distinct,
                                                pair_mean)
@@ -40,8 +41,8 @@ class GroupMoments(NamedTuple):
 
 def _check_sizes(d:int, groups:int)->None:
     "An error for sizes that a metric cannot have."
-    if d < 1: raise ValueError(f"`d` must be at least 1, not {d}")
-    if groups < 5: raise ValueError(f"`groups` must be at least 5, which a standard error needs, not {groups}")
+    check_number("d", d, "[1, inf)", whole=True)
+    check_number("groups", groups, "[5, inf)", whole=True)    # which a standard error needs
 
 
 def _check_groups(count:int)->None:
@@ -83,16 +84,18 @@ class CKAMetric(StreamingMetric):
         groups:int=8,        # groups of sentences, at least 5; each takes 8·(d+e)² bytes
         **options,           # of `StreamingMetric`: `tokens`, `causal`, `memory`, and of torchmetrics
     ):
+        _check_sizes(d, groups)
         super().__init__(None, groups, **options)
         self.first = d
 
     def update(self,
-        x:Tensor,              # (n, d) points or (B, T, d) states
-        y:Tensor,              # (n, e) or (B, T, e): of the same tokens
+        x:Tensor|np.ndarray,   # (n, d) points or (B, T, d) states
+        y:Tensor|np.ndarray,   # (n, e) or (B, T, e): of the same tokens
         mask:Tensor|None=None, # (n,) or (B, T), non-zero marks what counts
         sentences:Any=None,    # (n,) whole numbers, equal for rows of one sentence; None: each is one
     )->None:
         "Take in a batch of both."
+        x, y = (from_numpy(part) if isinstance(part, np.ndarray) else part for part in (x, y))
         if x.shape[:-1] != y.shape[:-1] or x.shape[-1] != self.first:
             raise ValueError(f"`x` and `y` must be states of the same tokens, with {self.first} dimensions in `x`, "
                              f"not {tuple(x.shape)} and {tuple(y.shape)}")
@@ -111,7 +114,12 @@ class CKAMetric(StreamingMetric):
 # %% ../../nbs/geometry/10_moment_streams.ipynb #ba7c4003
 class CosineMetric(StreamingMetric):
     "Mean cosine and mean squared cosine, streamed: over distinct groups of sentences."
-    def __init__(self, groups:int=8, **options): super().__init__(None, groups, **options)
+    def __init__(self,
+        groups:int=8, # groups of sentences, at least 5
+        **options,    # of `StreamingMetric`: `tokens`, `causal`, `memory`, and of torchmetrics
+    ):
+        _check_sizes(1, groups)
+        super().__init__(None, groups, **options)
 
     def update(self, x:Tensor|np.ndarray, mask:Tensor|None=None, sentences:Any=None)->None: # as of `StreamingMetric`
         "Take in the directions of a batch; an error for a zero vector that counts."
@@ -243,7 +251,7 @@ class ClassVarianceMetric(Metric):
     ):
         super().__init__(**options)
         _check_sizes(d, groups)
-        if classes < 2: raise ValueError(f"`classes` must be at least 2, not {classes!r}")
+        check_number("classes", classes, "[2, inf)", whole=True)
         self.rows = classes + 1    # of a group: its classes, and all of its points
         parts = torch.zeros(groups*self.rows, 6+d, dtype=torch.float64)
         self.add_state("parts", parts, dist_reduce_fx=_merged_variances, persistent=True)

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..base.points import about_mean, as_points, check_spread, magnitude, scalar_dtype, working_dtype
+from ..base.points import (about_mean, as_points, check_spread, magnitude, peak, scalar_dtype, unit_of,
+                                  working_dtype)
 from .unbiased import GroupSums, RowSums, Traces, jackknife_error, rounding_of
 
 # %% ../../nbs/geometry/09_second_moments.ipynb #d4c0e1e3
@@ -93,6 +94,7 @@ class Directions(RowSums):
         x:Tensor,     # (n, d) points
         rows:RowSums, # of the same points
     ):
+        x = x/unit_of(peak(x))    # whose squares are in range
         norms = torch.linalg.vector_norm(x, dim=1, keepdim=True)
         if not norms.detach().all(): raise ValueError("`x` has a zero vector: it has no direction, so no cosine")
         self.x, self.ids, self.n_g, self.lengths = x/norms, rows.ids, rows.n_g, rows.lengths
@@ -105,6 +107,11 @@ class Directions(RowSums):
         return pairs if total is over_all else pairs - 2*(self.shares(C[None])[0] - own)
 
 # %% ../../nbs/geometry/09_second_moments.ipynb #142eb112
+def _check_sentences(rows:RowSums)->None:
+    "An error for fewer sentences than a standard error needs."
+    if len(rows.s) < 5: raise ValueError(f"`sentences` must be at least 5 different, and there are {len(rows.s)}")
+
+
 class MemberSums:
     "Groups of points with the sums that the members need; each is computed when it is first asked for."
     def __init__(self,
@@ -114,6 +121,7 @@ class MemberSums:
         x = as_points(x, min_points=5)
         self.x = x.to(scalar_dtype(x))
         self.rows:GroupSums = RowSums(self.x, sentences)
+        _check_sentences(self.rows)
 
     @cached_property
     def directions(self)->Directions: return Directions(self.x, self.rows)
@@ -245,8 +253,9 @@ def cka_with_error(
     x, y = _pair(x, y)
     if sentences is None: xy, xx, yy = (hsic_of_rows(*pair) for pair in ((x, y), (x, x), (y, y)))
     else:
-        zz, xx, yy = (Left(rows.traces().squared, rows.traces_without_each().squared)
-                      for rows in (RowSums(part, sentences) for part in (torch.cat([x, y], 1), x, y)))
+        sums = [RowSums(part, sentences) for part in (torch.cat([x, y], 1), x, y)]
+        _check_sentences(sums[0])
+        zz, xx, yy = (Left(rows.traces().squared, rows.traces_without_each().squared) for rows in sums)
         xy = Left(*((z - a - b)/2 for z, a, b in zip(zz, xx, yy)))
     found = _cka_of(xy, xx, yy, x.shape[1], y.shape[1])
     return Jackknifed(found.value, jackknife_error(found.without))

@@ -17,6 +17,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OneToOn
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
+from ..base.checks import check_number
 from ..base.covariance import Moments
 from ..base.points import scalar_dtype
 
@@ -203,12 +204,10 @@ class _WhiteningMap(ClassNamePrefixFeaturesOutMixin, MomentTransformer):
     def check(self, d:int):
         "Errors for settings that mean nothing."
         if self.method not in ("pca", "zca"): raise ValueError(f"`method` must be 'pca' or 'zca', not {self.method!r}")
-        number = isinstance(self.shrinkage, (int, float, np.number)) and 0 <= self.shrinkage <= 1
-        if not number and not (isinstance(self.shrinkage, str) and self.shrinkage == "auto"):
+        if not isinstance(self.shrinkage, str): check_number("shrinkage", self.shrinkage, "[0, 1]")
+        elif self.shrinkage != "auto":
             raise ValueError(f"`shrinkage` must be a number between 0 and 1 or 'auto', not {self.shrinkage!r}")
-        k = self.n_components
-        if k is not None and not (isinstance(k, (int, np.integer)) and 1 <= k <= d):
-            raise ValueError(f"`n_components` must be a whole number from 1 to d = {d} or None, not {k!r}")
+        if self.n_components is not None: check_number("n_components", self.n_components, f"[1, {d}]", whole=True)
 
     def derive(self, moments:NormMoments):
         "Directions, their variances and their scales."
@@ -279,9 +278,7 @@ class AllButTheTop(OneToOneFeatureMixin, MomentTransformer):
 
     def check(self, d:int):
         "An error for directions that are not there."
-        D = self.n_directions
-        if D is not None and not (isinstance(D, (int, np.integer)) and 0 <= D <= d):
-            raise ValueError(f"`n_directions` must be a whole number from 0 to d = {d} or None, not {D!r}")
+        if self.n_directions is not None: check_number("n_directions", self.n_directions, f"[0, {d}]", whole=True)
 
     def derive(self, moments:NormMoments):
         "The directions to remove."

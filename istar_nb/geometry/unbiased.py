@@ -168,6 +168,8 @@ def sentence_numbers(
     sentences:Any, # integers or strings: a tensor, an array, a column of a table, a list
 )->Tensor:         # integers of the same shape
     "Ids of sentences as numbers; an error for ids with gaps, which come as fractions or objects."
+    if not np.ndim(sentences): raise TypeError(f"`sentences` must be a list of ids, one a row, not {sentences!r:.60}")
+    if np.ma.is_masked(sentences): raise TypeError("`sentences` has masked entries: leave out the rows that have them")
     if not isinstance(sentences, Tensor):
         ids = np.asarray(sentences)
         for kind, dtype in ((str, str), (Integral, "int64")):

@@ -7,14 +7,13 @@ __all__ = ['unit_vectors', 'LayerPenalty', 'MomentPenalty', 'CosReg', 'VICRegCov
            'Uniformity', 'RelativeStrength', 'check_strength']
 
 # %% ../../nbs/penalties/01_baselines.ipynb #5afb880f
-import math
 from collections.abc import Callable, Iterable, Sequence
-from numbers import Integral, Real
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ..base.checks import check_number
 from ..base.points import scalar_dtype, working_dtype
 from ..base.processes import (all_processes, averaged, check_scope, differentiable_gradients, each_process,
                                      gathered, global_sum, process_count, process_rank, single_process)
@@ -74,7 +73,7 @@ class LayerPenalty(Regularizer):
         for row in torch.stack(facts).tolist(): self.check(row)
         return list(values)
 
-    def forward(self, states:HiddenStates, labels:Tensor|None=None)->Tensor: # () float32
+    def forward(self, states:HiddenStates, labels:Tensor|None=None)->Tensor: # () float32 (float64 for float64 states)
         "The mean over the chosen layers of their penalties."
         clouds = self.clouds(check_states(states))
         dtype = working_dtype(clouds[0])
@@ -210,8 +209,7 @@ class Uniformity(LayerPenalty):
         scope:str="global",                     # "global": the batch of all processes; "local": each its own
     ):
         super().__init__(layers, tokens, scope)
-        if not 0 < t <= 20: raise ValueError(f"`t` must be greater than 0 and at most 20, not {t!r}")
-        self.t = float(t)
+        self.t = check_number("t", t, "(0, 20]")
 
     def penalties(self, clouds:list[Tensor])->list[Tensor]: # () in [-4t, 0] each
         "The penalty of every cloud; who gathers rows must know how many there are, so they are checked beforehand."
@@ -271,11 +269,8 @@ class RelativeStrength(_Norms):
         every:int=10,         # updates between measurements
     ):
         super().__init__()
-        if not math.isfinite(fraction): raise ValueError(f"`fraction` must be finite, not {fraction!r}")
-        if not 0 < average <= 1: raise ValueError(f"`average` must be greater than 0 and at most 1, not {average!r}")
-        if not isinstance(every, Integral) or every < 1:
-            raise ValueError(f"`every` must be a whole number of updates, at least 1, not {every!r}")
-        self.fraction, self.past, self.every = float(fraction), 1 - average, every
+        self.fraction, self.past = check_number("fraction", fraction), 1 - check_number("average", average, "(0, 1]")
+        self.every = check_number("every", every, "[1, inf)", whole=True)
 
     @property
     def lam(self)->float: # 0 before the first measurement and for a penalty without gradient
@@ -310,7 +305,4 @@ def check_strength(
 )->float|RelativeStrength:      # the value, if valid
     "`lam`, or an error if it is neither a number nor a `RelativeStrength`."
     if isinstance(lam, RelativeStrength): return lam
-    if isinstance(lam, bool) or not isinstance(lam, Real):
-        raise TypeError(f"`lam` must be a number or a RelativeStrength, not {type(lam).__name__}")
-    if not math.isfinite(lam): raise ValueError(f"`lam` must be finite, not {lam}")
-    return lam
+    return check_number("lam", lam)

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..base.checks import check_number
 from ..base.covariance import Moments
 from ..base.points import as_points
 from ..base.processes import averaged, check_scope, processes_of
@@ -33,8 +34,8 @@ class IsoLayer(nn.Module):
         activation:str|None=None,  # "tanh", "relu" or "gelu" before every layer but the first; None for a linear chain
     ):
         super().__init__()
-        if dim < 2: raise ValueError(f"`dim` must be at least 2, not {dim}")
-        if depth < 1: raise ValueError(f"`depth` must be at least 1, not {depth}")
+        dim = check_number("dim", dim, "[2, inf)", whole=True)
+        depth = check_number("depth", depth, "[1, inf)", whole=True)
         if activation not in (None, *ACTIVATIONS):
             raise ValueError(f"`activation` must be one of {', '.join(ACTIVATIONS)} or None, not {activation!r}")
         self.settings = dict(dim=dim, depth=depth, activation=activation)
@@ -47,6 +48,8 @@ class IsoLayer(nn.Module):
         x:Tensor, # (..., d) [CLS] states
     )->Tensor:    # (..., d)
         "The transformed states."
+        if x.shape[-1] != (dim := self.settings["dim"]):
+            raise ValueError(f"`x` must be (..., {dim}), but has shape {tuple(x.shape)}")
         activation = ACTIVATIONS.get(self.settings["activation"])
         x = self.layers[0](x)
         for layer in self.layers[1:]: x = layer(x) if activation is None else x + layer(activation(x))
@@ -70,10 +73,8 @@ class JointLoss(nn.Module):
         alpha:float=0.5,        # α in [0, 1], the weight of the task loss; that of the isotropy loss is 1-α
     ):
         super().__init__()
-        if not 0 < smoothing < 1:
-            raise ValueError(f"`smoothing` must be greater than 0 and less than 1, not {smoothing}")
-        if not 0 <= alpha <= 1: raise ValueError(f"`alpha` must be between 0 and 1, not {alpha}")
-        self.smoothing, self.scope, self.alpha = smoothing, check_scope(scope), alpha
+        self.smoothing, self.scope = check_number("smoothing", smoothing, "(0, 1)"), check_scope(scope)
+        self.alpha = check_number("alpha", alpha, "[0, 1]")
         self.register_buffer("means", torch.zeros(2, dtype=torch.float32))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
         self.begun = False   # whether the averages are known to be positive, which then need not be looked at again
@@ -86,8 +87,8 @@ class JointLoss(nn.Module):
         losses = torch.stack([task_loss.float(), isotropy_loss.float()])
         values, = averaged([losses.detach()], processes_of(self.scope))
         means = torch.where(self.count == 0, values, self.means.float())
-        if not self.begun and not (means > 0).all():
-            raise ValueError(f"the first losses must be positive, and are {means.tolist()}")
+        if not self.begun and not ((means > 0) & means.isfinite()).all():
+            raise ValueError(f"the first losses must be finite and above 0, and are {means.tolist()}")
         task, isotropy = losses*(means.mean()/means)
         joint = self.alpha*task + (1-self.alpha)*isotropy
         if self.training:
@@ -160,12 +161,10 @@ class IsoBN(_RunningStatistics):
         bias_correction:bool=True,  # divide the averages by 1 - (1-momentum)^t; False as released
         scope:str="global",         # "global": statistics of the batch of all processes; "local": each its own
     ):
-        if dim < 2: raise ValueError(f"`dim` must be at least 2, not {dim}")
-        if not 0 < momentum <= 1:
-            raise ValueError(f"`momentum` must be greater than 0 and at most 1, not {momentum}")
+        dim, momentum = check_number("dim", dim, "[2, inf)", whole=True), check_number("momentum", momentum, "(0, 1]")
         super().__init__(dim)
-        self.settings = dict(dim=dim, momentum=momentum, eps=eps, bias_correction=bias_correction,
-                             scope=check_scope(scope))
+        self.settings = dict(dim=dim, momentum=momentum, eps=check_number("eps", eps, "(0, inf)"),
+                             bias_correction=bias_correction, scope=check_scope(scope))
 
     @torch.no_grad()
     def scales(self)->Tensor: # (d,) float32, positive; ones before the first batch
@@ -278,7 +277,7 @@ class ClsModel(_ClsHead):
         token:str="first",              # which token stands for the sentence: "first" or "last"
     ):
         super().__init__()
-        if num_labels < 1: raise ValueError(f"`num_labels` must be at least 1, not {num_labels}")
+        num_labels = check_number("num_labels", num_labels, "[1, inf)", whole=True)
         if token not in ("first", "last"): raise ValueError(f"`token` must be 'first' or 'last', not {token!r}")
         if getattr(encoder, "pooler", None) is not None: encoder.pooler = None
         self.encoder, self.config, self.num_labels, self.token = encoder, encoder.config, num_labels, token

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..geometry.batch_scores import PooledUnbiasedScore, check_sentences, sentence_totals
+from ..base.checks import check_number
 from ..base.covariance import Moments, check_covariance, check_zeta
 from ..base.points import from_numpy, working_dtype
 from ..base.precision import check_precision, format_of, products_in
@@ -42,7 +43,7 @@ class Regularizer(nn.Module):
     def forward(self,
         states:HiddenStates,      # of the batch
         labels:Tensor|None=None,  # (B,) of the batch; most penalties ignore them
-    )->Tensor:                    # () float32 penalty
+    )->Tensor:                    # () penalty, float32 (float64 for float64 states)
         "The penalty of a batch."
         raise TypeError(f"{type(self).__name__} defines no `forward`")
 
@@ -137,9 +138,7 @@ def _check_target(
     target:float|None,  # value to check
 )->float|None:          # the value, if valid
     "`target`, or an error if no score can reach it."
-    if target is not None and not 0 < target < 1:
-        raise ValueError(f"`target` must be None, or greater than 0 and less than 1, not {target!r}")
-    return target
+    return None if target is None else check_number("target", target, "(0, 1)")
 
 # %% ../../nbs/penalties/00_regularizers.ipynb #0d9450b3
 def score_penalty(
@@ -175,7 +174,7 @@ class ScorePenalty(Regularizer):
     def scores(self, states:HiddenStates, parts:list[list[int]])->Tensor: # (len(parts),) checked
         raise TypeError(f"{type(self).__name__} defines no `scores`")
 
-    def forward(self, states:HiddenStates, labels:Tensor|None=None)->Tensor: # () float32
+    def forward(self, states:HiddenStates, labels:Tensor|None=None)->Tensor: # () float32 (float64 for float64 states)
         "1 - ι or its distance to the target, averaged over layers with `per_layer`."
         check_states(states)
         def penalty(): return score_penalty(self.scores(states, self.parts(states)), self.target).mean()
@@ -294,12 +293,11 @@ class IStar(_Referenced):
         precision:str="highest",                # "medium": its own products may round factors, to bfloat16 or TF32
     ):
         super().__init__(layers, tokens, per_layer, scope, target, precision)
-        if reference_points < 2: raise ValueError(f"`reference_points` must be at least 2, not {reference_points}")
-        self.zeta = zeta if zeta == "auto" else check_zeta(zeta)
-        self.reference_points, self.average = reference_points, average
-        if average is not None and not (0 < average <= 1 and self.needs_reference):
-            raise ValueError(f"`average` must be greater than 0 and at most 1, and needs `zeta` above 0, "
-                             f"not {average!r} with zeta={zeta!r}")
+        self.zeta = zeta if isinstance(zeta, str) and zeta == "auto" else check_zeta(zeta)
+        self.reference_points = check_number("reference_points", reference_points, "[2, inf)", whole=True)
+        self.average = None if average is None else check_number("average", average, "(0, 1]")
+        if average is not None and not self.needs_reference:
+            raise ValueError(f"`average` {average!r} moves Σ_S, which `zeta` {zeta!r} leaves out")
         self.register_buffer("cov_ref", None if cov_ref is None else self.check_reference(cov_ref))
 
     @property

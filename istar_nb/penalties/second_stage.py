@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..base.checks import check_number
 from .isolayer import ClsModel, IsoLayer, JointLoss, isotropy_loss, token_states
 from ..geometry.measures import explained_variance
 from ..base.modes import evaluating
@@ -50,7 +51,7 @@ def split_indices(
     seed:int=0,          # decides the draw
 )->tuple[list[int],list[int]]: # ascending
     "The 70/30 split of the training examples (Section 4.1), drawn before fine-tuning."
-    if not 0 < fraction < 1: raise ValueError(f"`fraction` must be greater than 0 and less than 1, not {fraction}")
+    fraction = check_number("fraction", fraction, "(0, 1)")
     generator, second = torch.Generator().manual_seed(seed), round(n*fraction)
     order = torch.randperm(n, generator=generator, device="cpu").tolist()
     return sorted(order[second:]), sorted(order[:second])
@@ -117,10 +118,13 @@ def _train_epoch(
     return dict(zip(("task_loss", "isotropy_loss", "loss"), torch.stack(logs).mean(0).tolist()))
 
 # %% ../../nbs/penalties/07_second_stage.ipynb #67aa93c3
-def _check_stage(model:ClsModel, train:Features, held_out:Features, keep:str, loss:str, **above_zero:float)->None:
+def _check_stage(model:ClsModel, train:Features, held_out:Features, keep:str, loss:str, lr:float, weight_decay:float,
+                 seed:int, **counts:int)->None:
     "An error if the second stage cannot begin."
-    for name, value in above_zero.items():
-        if not value > 0: raise ValueError(f"`{name}` must be above 0, not {value}")
+    for name, value in counts.items(): check_number(name, value, "[1, inf)", whole=True)
+    check_number("lr", lr, "(0, inf)")
+    check_number("weight_decay", weight_decay, "[0, inf)")
+    check_number("seed", seed, whole=True)
     if keep not in KEEP: raise ValueError(f"`keep` must be one of {KEEP}, not {keep!r}")
     if loss not in LOSSES: raise ValueError(f"`loss` must be one of {LOSSES}, not {loss!r}")
     if model.transform is not None: raise ValueError(f"`model` already has a transform ({model.transform.kind})")
@@ -152,11 +156,13 @@ def train_isolayer(
     seed:int=0,                # decides the order of the features
 )->IsoLayerHistory:
     "Insert an `IsoLayer` into a fine-tuned model and train it, and nothing else, with the joint loss (Section 3)."
-    _check_stage(model, train, held_out, keep, loss, epochs=epochs, patience=patience, batch_size=batch_size, lr=lr)
+    _check_stage(model, train, held_out, keep, loss, lr, weight_decay, seed, epochs=epochs, patience=patience,
+                 batch_size=batch_size)
+    device, joint = train.x.device, JointLoss(smoothing, "local", alpha)
+    layer = IsoLayer(train.x.shape[1], depth, activation).to(device)
     model.eval().requires_grad_(False)
-    history, device = [dict(epoch=0, **_held_out_scores(model, held_out, metric))], train.x.device
-    model.transform = IsoLayer(train.x.shape[1], depth, activation).to(device)
-    combine = JointLoss(smoothing, "local", alpha).to(device) if loss == "joint" else (lambda task, isotropy: task)
+    history = [dict(epoch=0, **_held_out_scores(model, held_out, metric))]
+    model.transform, combine = layer, joint.to(device) if loss == "joint" else (lambda task, isotropy: task)
     optimizer = torch.optim.AdamW(model.transform.parameters(), lr=lr, weight_decay=weight_decay)
     generator, best = torch.Generator().manual_seed(seed), None
     for epoch in range(1, epochs+1):

@@ -7,11 +7,11 @@ __all__ = ['GOR', 'FroSSL', 'KoLeo', 'SIGReg']
 
 # %% ../../nbs/penalties/08_spread.ipynb #8a500002
 from collections.abc import Callable, Iterable
-from numbers import Integral
 
 import torch
 from torch import Tensor
 
+from ..base.checks import check_number
 from ..base.points import scalar_dtype, working_dtype
 from ..base.processes import gathered, global_sum, process_count, process_rank, single_process
 from .baselines import LayerPenalty, MomentPenalty, shared_rows, unit_vectors
@@ -95,9 +95,7 @@ class SIGReg(LayerPenalty):
         scope:str="global",                     # "global": the batch of all processes; "local": each its own
     ):
         super().__init__(layers, tokens, scope)
-        if not isinstance(slices, Integral) or slices < 1:
-            raise ValueError(f"`slices` must be a whole number, at least 1, not {slices!r}")
-        self.slices = int(slices)
+        self.slices = check_number("slices", slices, "[1, inf)", whole=True)
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))    # of train mode: the seed of the next
 
     def _apply(self, fn:Callable, *args, **kwargs)->"SIGReg":

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from scipy.spatial.distance import pdist, squareform
 from torch import Tensor
 
+from ..base.checks import check_number
 from ..base.points import as_points, check_finite, check_tensor, from_numpy, peak, working_dtype
 from ..base.processes import check_scope, each_process, gathered, process_rank
 from .regularizers import Regularizer
@@ -102,8 +103,7 @@ def barcode(
     maxdim:int=0,        # largest dimension: 0 for components, 1 for loops as well; time grows as n^(maxdim+2)
 )->list[Tensor]:         # (m, 2) births and deaths for each dimension; float32 or as `x` is; differentiable
     "The Vietoris–Rips barcode of `x` without the one bar that never ends; H0 by our own search, the rest by ripser."
-    if isinstance(maxdim, bool) or not isinstance(maxdim, int) or maxdim < 0:
-        raise ValueError(f"`maxdim` must be a whole number, 0 or more, not {maxdim!r}")
+    maxdim = check_number("maxdim", maxdim, "[0, inf)", whole=True)
     x, scale = _scaled(x)
     components = edge_lengths(x, spanning_forest(x, scale), scale)
     holes = [torch.from_numpy(edges).to(x.device) for edges in _hole_edges(x, scale, maxdim)] if maxdim else []
@@ -369,12 +369,12 @@ class EntropyRegularizer(_Prepared):
     ):
         super().__init__()
         if selection not in SELECTIONS: raise ValueError(f"`selection` must be one of {SELECTIONS}, not {selection!r}")
-        for name, value in dict(maxdim=maxdim, noise=noise).items():
-            if value < 0: raise ValueError(f"`{name}` must not be negative, and is {value}")
+        maxdim, noise = check_number("maxdim", maxdim, "[0, inf)", whole=True), check_number("noise", noise, "[0, inf)")
         if noise and selection == "none":
             raise ValueError("`noise` weighs the bars that are not selected, and `selection` 'none' selects all")
         self.selection, self.by_class, self.normalize = selection, by_class, normalize
-        self.layer, self.scope, self.maxdim, self.noise = layer, check_scope(scope), maxdim, noise
+        self.layer, self.scope = check_number("layer", layer, whole=True), check_scope(scope)
+        self.maxdim, self.noise = maxdim, noise
 
     def penalty(self, x:Tensor, labels:Tensor|None)->Tensor: # () ≤ 0, of all processes
         "Minus the sum of the classes' entropies, and of their mean noise times its weight."

@@ -7,18 +7,18 @@ __all__ = ['PARTS', 'random_batches', 'Audit', 'audit']
 
 # %% ../../nbs/report/11_audit.ipynb #ad170002
 from collections.abc import Iterable, Iterator, Sequence
-from numbers import Integral
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from ..base.checks import check_number
 from ..base.progress import progress_bar, waiting
 from ..base.states import layer_count, layer_numbers
 from ..geometry.second_moments import estimate
-from ..geometry.streaming import machine_memory
+from ..geometry.streaming import allowed_memory
 from .isotropy import Isotropy, _pairs
-from .model_measures import Measurement, _check_layers, _encoder_of, _pooled_summary
+from .model_measures import Measurement, _check_layers, _encoder_of, _pooled_summary, room_for_text
 from .reports import _label_of, error_note, gaps, show_table, with_error
 from ..text.encoders import hidden_states
 from ..training.evaluation import read_states
@@ -36,7 +36,7 @@ def random_batches(
     seed:int=0,                          # of the order
 )->Iterator[dict]:                       # `input_ids`, … as tensors, padded to the longest text of the batch
     "Tokenized batches in random order; a text without a token is left out."
-    length = min(max_length, tokenizer.model_max_length)
+    length = room_for_text(tokenizer, max_length, len(texts[0]) > 1)
     encoded = tokenizer(*map(list, zip(*texts)), truncation=True, max_length=length).data
     order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(seed))
     kept = [i for i in order.tolist() if encoded["input_ids"][i]]
@@ -128,7 +128,7 @@ def _read(encoder, texts:list, layers:object, batch_size:int, max_length:int, se
           memory:float|None)->tuple[dict[int,_Layer],int]: # layer -> its clouds; positions in all
     "One pass over the texts."
     device, found, positions = next(encoder.model.parameters()).device, {}, 0
-    memory = machine_memory()/2 if memory is None else memory
+    memory = allowed_memory(memory, 1/2)
     groups = torch.randperm(len(texts), generator=torch.Generator().manual_seed(seed + 1)) % 8
     def forward(model, batch): return hidden_states(model, {k: v.to(device) for k, v in batch.items()}, layers)
     batches = random_batches(texts, encoder.tokenizer, batch_size, max_length, seed)
@@ -158,8 +158,8 @@ def audit(
     memory:float|None=None,# GB that sums may take; None: half of the machine's
 )->Audit:                  # measures of "text", "padding" and "text and padding"
     "What isotropy would be if padding counted, in batches as a training makes them that does not sort by length."
-    if not isinstance(batch_size, Integral) or batch_size < 1:
-        raise ValueError(f"`batch_size` must be a whole number, at least 1, not {batch_size}")
+    batch_size = check_number("batch_size", batch_size, "[1, inf)", whole=True)
+    seed = check_number("seed", seed, whole=True)
     texts, layers = list(_pairs(texts)), layer_numbers(layers)
     with waiting("loading the model", progress): encoder = _encoder_of(model, hub)
     name = model if isinstance(model, str) else type(encoder.model).__name__

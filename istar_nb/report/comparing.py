@@ -10,23 +10,23 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..base.checks import check_number
 from ..base.files import local_path
 from ..base.points import unit_rows
 from ..base.progress import waiting
 from ..base.states import layer_count, layer_numbers
 from ..geometry.second_moments import cka_of_layers, cka_with_error
-from ..geometry.streaming import machine_memory
+from ..geometry.streaming import allowed_memory
 from ..geometry.sums import group_error, left_out_measures, one_thread, unbiased_of, values_and_errors
 from .figures import compare_figure, measure_names, png_bytes, series_figure
-from .isotropy import _pairs
-from .model_measures import (READINGS, Measurement, Points, _check_layers, _encoder_of,
+from .isotropy import _check_unread, _pairs
+from .model_measures import (READINGS, Measurement, Points, _check_layers, _encoder_of, cut_note,
                                             _model_label, _Reading, distinct, text_batches)
 from .one_pass import Numbering, Seen, draw_sample, places_of, see_model, see_points
 from .reports import (Section, _html_page, _label_of, error_note, gaps, measure_table, save_report,
@@ -306,23 +306,25 @@ def compare(
 )->Comparison:
     "Two models, or a series, on the same texts: CKA and neighbours of all pairs of layers, and paired differences."
     if tokens not in READINGS: raise ValueError(f"`tokens` must be one of {READINGS}, not {tokens!r}")
-    for name, value, least in (("neighbors", neighbors, 1), ("sample", sample, 5)):
-        if not isinstance(value, Integral) or value < least:
-            raise ValueError(f"`{name}` must be a whole number, at least {least}, not {value!r}")
+    neighbors = check_number("neighbors", neighbors, "[1, inf)", whole=True)
+    sample = check_number("sample", sample, "[5, inf)", whole=True)
     things = [str(m) if isinstance(m, Path) else m for m in [a, *(b if isinstance(b, list) else [b])]]
-    memory = machine_memory()/2 if memory is None else memory
-    if texts is None: return _compared(*_rows_seen(things, sample, memory), neighbors)
+    memory = allowed_memory(memory, 1/2)
+    if texts is None: return _compared(*_rows_seen(things, sample, memory, tokens, layers), neighbors)
     listed = list(_pairs(texts))
     options = dict(batch_tokens=batch_tokens, max_length=max_length)
     seen = _models_seen(things, listed, options, hub, tokens, layer_numbers(layers), sample, memory, progress)
     point = dict(cls=", a text: its first token", last=", a text: its last token").get(tokens, "")
-    return _compared(seen, f"{len(listed):,} text{'s'*(len(listed) != 1)}, tokens: {tokens}{point}", neighbors)
+    count = f"{len(listed):,} text{'s'*(len(listed) != 1)}"
+    return _compared(seen, f"{count}, tokens: {tokens}{point}{cut_note(max_length)}", neighbors)
 
 
-def _rows_seen(things:list, sample:int, memory:float)->tuple[dict[str,Seen],str]: # label -> what was seen; the source
+def _rows_seen(things:list, sample:int, memory:float, tokens:str,
+               layers:object)->tuple[dict[str,Seen],str]: # label -> what was seen; the source
     "Read files of points, or matrices, whose rows are of the same texts."
     if any(isinstance(t, tuple) or isinstance(t, str) and not local_path(t).is_file() for t in things):
         raise TypeError("`texts` is missing: models are compared on texts, and only files of points without any")
+    _check_unread(tokens, layers)
     labels = [t if isinstance(t, str) else f"points {i}" for i, t in enumerate(things, 1)]
     found, counts = zip(*(see_points(thing, sample, memory, label) for thing, label in zip(things, labels)))
     if len(set(counts)) > 1:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .figures import measure_figure, plot_measure
-from .model_measures import Points, check_reference, distinct, measure_clouds, measure_models
+from .model_measures import Points, check_reference, cut_note, distinct, measure_clouds, measure_models
 from .reports import (difference_table, error_note, gaps, measure_page, measure_table, save_report,
                                      show_table)
 from ..training.records import environment
@@ -117,9 +117,8 @@ def _pairs(
     return chain([first], pairs)
 
 # %% ../../nbs/report/05_isotropy.ipynb #1e664d72
-def _check_points(points:object, tokens:str, layers:object)->None:
+def _check_unread(tokens:str, layers:object)->None:
     "An error for what only a model with texts can have."
-    if isinstance(points, tuple): raise TypeError("`texts` is missing: a model is measured on texts")
     if tokens != "real" or str(layers) not in ("all", "None"):
         raise ValueError("`tokens` and `layers` choose among a model's states, and without `texts` there is no model")
 
@@ -141,11 +140,13 @@ def measure(
     "The isotropy of a model on texts, layer by layer, or of points."
     said = f", IsoScore* with ζ = {zeta:g}" if (zeta := check_reference(zeta, reference)) else ""
     if texts is None:
-        _check_points(model, tokens, layers)
+        if isinstance(model, tuple): raise TypeError("`texts` is missing: a model is measured on texts")
+        _check_unread(tokens, layers)
         found = measure_clouds([model], sentences, memory, zeta, reference)
         return Isotropy(f"points{said}", "all", found, environment())
     if sentences is not None: raise ValueError("`sentences` is for points: which tokens are of one text is known")
     pairs, others = _pairs(texts), None if reference is None else _pairs(reference, "reference")
     found, n = measure_models([model], lambda: pairs, hub, tokens, layers, batch_tokens, max_length, progress, memory,
                               zeta, others and (lambda: others))
-    return Isotropy(f"{n:,} text{'s'*(n != 1)}, tokens: {tokens}{said}", tokens, found, environment())
+    return Isotropy(f"{n:,} text{'s'*(n != 1)}, tokens: {tokens}{cut_note(max_length)}{said}", tokens, found,
+                    environment())

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..base.files import local_path, write_file
-from ..base.names import near
+from ..base.checks import near
 from ..text.features import TaskRows
 from ..text.tasks import load_task
 from ..training.records import answers_of, iterate_records
@@ -343,6 +343,8 @@ def judge(
     "Is one arm better than another? Paired seeds, exact tests of what was declared, intervals for everything else."
     frame = read_runs(runs)
     if (baseline is None) == (contrasts is None): raise ValueError("give either `baseline` or `contrasts`")
+    if contrasts is not None and (margin is not None or value != "score"):
+        raise ValueError("`value` and `margin` belong to `baseline`: each of `contrasts` has its own")
     if contrasts is None:
         baseline = _called(baseline)
         others = [arm for arm in dict.fromkeys(frame.arm) if arm != baseline]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..base.files import local_path, write_file
-from ..base.names import near
+from ..base.checks import near
 from .figures import measure_figure, measure_names, png_bytes, run_label, signed, star_names
 from ..sweeps.grids import terminal
 from ..training.records import RunRecord

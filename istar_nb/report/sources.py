@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..base.files import local_path
 from .model_measures import Texts, distinct
-from ..base.names import near
+from ..base.checks import near
 
 # %% ../../nbs/report/03_sources.ipynb #80d4ec95
 def _lines_of(text:Path)->Iterator[tuple[str]]:

@@ -13,6 +13,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from ..base.checks import check_number
+
 # %% ../../nbs/report/00_statistics.ipynb #7071f04d
 def check_columns(
     frame,               # pandas DataFrame
@@ -69,7 +71,8 @@ def paired_differences(
     unit:str="seed",                                # column that pairs runs
 ):                                                  # DataFrame: by, treatment, unit, run, baseline, difference, problem
     "Differences to the baseline, seed by seed; a pair that is not whole is a row whose `problem` gives the reason."
-    by, treatment = list(by), list(treatment)
+    by, treatment = list(dict.fromkeys(by)), list(dict.fromkeys(treatment))
+    if not baseline: raise ValueError("`baseline` is empty: name a column and the value that its runs have")
     check_columns(frame, [*by, *treatment, *baseline, value, unit])
     needed = dict.fromkeys([*by, *treatment, *baseline, value, unit, "status", "data_sha256"])
     rows = frame[[name for name in needed if name in frame]]    # a selection of rows costs time for every column
@@ -102,6 +105,7 @@ class Interval(NamedTuple):
 # %% ../../nbs/report/00_statistics.ipynb #968f2858
 def finite_values(values, least:int, name:str="values")->np.ndarray: # (n,) float64
     "Values as an array, or an error if they are too few or not finite."
+    if np.ma.is_masked(values): raise TypeError(f"`{name}` has masked entries: leave them out")
     x = np.asarray(values, dtype=np.float64)
     if x.ndim != 1 or len(x) < least:
         raise ValueError(f"`{name}` must be a list of at least {least} numbers, not of shape {x.shape}")
@@ -110,9 +114,7 @@ def finite_values(values, least:int, name:str="values")->np.ndarray: # (n,) floa
     return x
 
 # %% ../../nbs/report/00_statistics.ipynb #b453ff17
-def _check_confidence(confidence:float)->None:
-    if not 0 < confidence < 1:
-        raise ValueError(f"`confidence` must be greater than 0 and less than 1, not {confidence}")
+def _check_confidence(confidence:float)->None: check_number("confidence", confidence, "(0, 1)")
 
 # %% ../../nbs/report/00_statistics.ipynb #cde315b2
 def student_interval(
@@ -137,6 +139,7 @@ def bootstrap_interval(
     "Bootstrap interval for the mean (Efron 1987); too narrow at small n, see the table below."
     from scipy import stats
     _check_confidence(confidence)
+    check_number("resamples", resamples, "[1, inf)", whole=True)
     if method not in ("bca", "percentile"): raise ValueError(f"`method` must be 'bca' or 'percentile', not {method!r}")
     x = finite_values(values, 2)
     if np.ptp(x) == 0: return Interval(float(x[0]), float(x[0]))
@@ -156,8 +159,9 @@ def crossed_interval(
 )->Interval:
     "Percentile interval for the mean difference of a metric over seeds, with seeds and rows resampled."
     _check_confidence(confidence)
+    check_number("resamples", resamples, "[1, inf)", whole=True)
     a, b, y = (np.asarray(x) for x in (run, baseline, labels))
-    if a.ndim != 2 or a.shape != b.shape or y.shape != a.shape[1:] or len(a) < 2:
+    if a.ndim != 2 or a.shape != b.shape or y.shape != a.shape[1:] or len(a) < 2 or not len(y):
         raise ValueError(f"`run` and `baseline` must be (seeds, rows) with at least 2 seeds and `labels` (rows,), "
                          f"not {a.shape}, {b.shape} and {y.shape}")
     generator, drawn = np.random.default_rng(seed), []
@@ -191,8 +195,7 @@ def _check_pairs(
     n:int, # number of pairs
 )->None:
     "An error if so many pairs are no sample."
-    if not isinstance(n, (int, np.integer)) or n < 2:
-        raise ValueError(f"`n` must be a number of pairs, at least 2, not {n!r}")
+    check_number("n", n, "[2, inf)", whole=True)
 
 # %% ../../nbs/report/00_statistics.ipynb #c46c05aa
 def power(
@@ -203,7 +206,8 @@ def power(
 )->float:              # in [alpha, 1]
     "Probability that a paired t test finds an effect."
     from scipy import stats
-    if not (np.isfinite(sd) and sd > 0): raise ValueError(f"`sd` must be a standard deviation above 0, not {sd}")
+    check_number("sd", sd, "(0, inf)")
+    check_number("alpha", alpha, "(0, 1)")
     _check_pairs(n)
     edge, shift = stats.t.isf(alpha/2, n-1), min(abs(effect)*n**0.5/sd, 1e3)
     # SciPy gives NaN for a far tail, and for a shift that is far larger still
@@ -219,9 +223,8 @@ def detectable_effect(
     "The smallest effect that a paired t test finds with the wanted probability."
     from scipy import optimize
     _check_pairs(n)
-    if not (np.isfinite(sd) and sd >= 0): raise ValueError(f"`sd` must be a standard deviation, not {sd}")
-    if not 0 < alpha < wanted < 1:
-        raise ValueError(f"`alpha` and `wanted` must be 0 < alpha < wanted < 1, not {alpha} and {wanted}")
+    check_number("sd", sd, "[0, inf)")
+    check_number("wanted", wanted, f"({check_number('alpha', alpha, '(0, 1)')}, 1)")
     high = 1.
     while power(high, 1., n, alpha) < wanted: high *= 2
     return float(sd)*optimize.brentq(lambda effect: power(effect, 1., n, alpha) - wanted, 0, high)
@@ -234,7 +237,9 @@ def seeds_needed(
     most:int=10_000,    # largest number of pairs considered
 )->int|None:            # at least 3; None where even `most` are too few
     "How many pairs a t test at the 0.05 level needs."
-    if not np.isfinite(effect): raise ValueError(f"`effect` must be a finite difference, not {effect}")
+    check_number("effect", effect)
+    check_number("wanted", wanted, "(0, 1)")
+    check_number("most", most, "[3, inf)", whole=True)
     if effect == 0 or power(effect, sd, most) < wanted: return None
     low, high = 2, most
     while high - low > 1:

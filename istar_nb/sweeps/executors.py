@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from ..base.checks import check_number
 from ..base.files import folder_beside, run_lock
 from ..base.programs import Team, collect_rarely, end_after, place_of_process
 from ..training.records import RunRecord, failed_record, find_record, made_before, save_failed, save_record
@@ -157,7 +158,7 @@ def slots(
 )->list[Slot]:             # one a run
     "Divide this machine."
     for name, value in dict(workers=workers, processes_per_run=processes).items():
-        if value is not None and value < 1: raise ValueError(f"`{name}` must be at least 1, not {value}")
+        if value is not None: check_number(name, value, "[1, inf)", whole=True)
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     devices = _dealt(processes, workers)
     n = workers or len(devices) or max(1, len(cores)//(2*processes))
@@ -326,8 +327,9 @@ def on_slurm(configs:Sequence[RunConfig], job:Job, places:Resources)->Iterator[E
     "Submit every run as a job of Slurm; `address` may be \"local\" or \"debug\", submitit's stand-ins for a cluster."
     try: import submitit
     except ImportError: raise ImportError("the slurm executor needs submitit: pip install istar_nb[slurm]") from None
-    cluster = submitit.AutoExecutor(folder_beside(job.root, "slurm"), cluster=places.address or "slurm",
-                                    slurm_max_num_timeout=100)
+    try: cluster = submitit.AutoExecutor(folder_beside(job.root, "slurm"), cluster=places.address or "slurm",
+                                         slurm_max_num_timeout=100)
+    except RuntimeError as e: raise ValueError(f"`executor` 'slurm' finds no Slurm on this machine: {e}") from None
     gpus = dict(gpus_per_node=int(places.gpus_per_run)) if places.gpus_per_run else {}
     cluster.update_parameters(**dict(timeout_min=60, cpus_per_task=max(1, int(places.cpus)), **gpus,
                                      slurm_array_parallelism=places.workers or 256) | _slurm_options(places.slurm))

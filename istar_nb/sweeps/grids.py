@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 import numpy as np
 
 from ..base.files import local_folder
-from ..base.names import near
+from ..base.checks import near
 from ..training.records import RunRecord, iterate_records
 from ..training.runs import RunConfig, defaults, multiple_of, plain_of
 

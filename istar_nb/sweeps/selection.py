@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from ..base.checks import check_number
 from ..base.files import json_files, open_root, read_text, write_whole
 from ..training.records import RunRecord, finite
 from ..training.runs import RunConfig
@@ -35,7 +36,7 @@ def _check_selection(configs:Sequence[RunConfig], hold_out:float, seeds:Sequence
         known = (task.metric, *task.also, *geometry_scores)
         if metric not in known:
             raise ValueError(f"`metric` must be one number of an epoch ({', '.join(known)}), not {metric!r}")
-    if not 0 < hold_out < 1: raise ValueError(f"`hold_out` must be greater than 0 and less than 1, not {hold_out}")
+    check_number("hold_out", hold_out, "(0, 1)")
     if any(c.hold_out for c in configs):
         raise ValueError("`hold_out` is an argument of a selection and must not be set in its grid")
     if not seeds: raise ValueError("`selection_seeds` must hold at least one seed")

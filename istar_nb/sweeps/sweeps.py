@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 
 from .executors import Event, Job, Resources, executors
 from .grids import Plan, duration, grid, plan, show_plan, terminal, whole_numbers, with_seeds
+from ..base.checks import check_number
 from ..base.files import absolute, folder_beside
 from ..base.programs import check_alone
 from ..training.records import RunRecord, find_record, other_origin, remedy
@@ -138,16 +139,22 @@ def _stored(config:RunConfig, job:Job, failures:Mapping)->RunRecord|None:
     except (ValueError, TypeError): return failures.get(config.id)
 
 # %% ../../nbs/sweeps/02_sweeps.ipynb #c5d22002
+# the executors that an option is of
+_takers = dict(workers=("processes", "slurm"), address=("ray", "slurm"), cpus_per_run=("ray", "slurm"),
+               gpus_per_run=("ray", "slurm"), slurm=("slurm",))
+
 def _executor(name:str|None, places:Resources)->Callable:
     "The executor of a name; an error for one that does not go with the places."
-    several = places.processes_per_run
-    if several < 1: raise ValueError(f"`processes_per_run` must be at least 1, not {several}")
-    name = name or ("processes" if several > 1 else "local")
+    several = check_number("processes_per_run", places.processes_per_run, "[1, inf)", whole=True)
+    name = name or ("processes" if several > 1 or places.workers else "local")
     if name not in executors:
         raise ValueError(f"`executor` must be one of {', '.join(map(repr, executors))}, not {name!r}")
     if name == "local" and several > 1:
         raise ValueError(f"`executor` 'local' is this process alone, and `processes_per_run` is {several}: "
                          "choose 'processes'")
+    for option, takers in _takers.items():
+        if getattr(places, option) not in (None, ()) and name not in takers:
+            raise ValueError(f"`{option}` is an option of executor {' and '.join(map(repr, takers))}, not of {name!r}")
     return executors[name]
 
 # %% ../../nbs/sweeps/02_sweeps.ipynb #adcf4912
@@ -161,7 +168,7 @@ def _stages(configs:Sequence[RunConfig])->list[Sequence[RunConfig]]:
 def sweep(
     spec:str|Path|Mapping|Sequence,  # grid, as YAML file or in Python; see `grid`
     seeds:Sequence[int]|None=None,   # seeds of every run; None for those of the grid
-    executor:Literal["local", "processes", "ray", "slurm"]|None=None, # where; None: processes if a run has several
+    executor:Literal["local", "processes", "ray", "slurm"]|None=None, # None: local, or processes if there are several
     root:str|Path="runs",            # folder or fsspec URL for records
     data_dir:str|Path|None=None,     # folder with the tasks' files; None for `ISTAR_DATA`
     hub:bool=False,                  # allow downloads from the Hugging Face hub

@@ -28,7 +28,7 @@ from ..penalties.isolayer import ClsModel
 from ..base.states import HiddenStates, asked_for, is_causal, layer_count
 from ..base.files import local_path
 from .packaged import PACKAGED
-from ..base.names import near
+from ..base.checks import near
 from .tasks import Task, load_task
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..base.names import near
+from ..base.checks import check_number, near
 
 if TYPE_CHECKING: import pandas as pd
 
@@ -240,7 +240,7 @@ def stratified_split(
     seed:int=0,           # of the draw
 )->tuple[list[int],list[int]]: # row numbers, ascending; every class of two rows or more is in both
     "Rows in two parts, with the same share of every class."
-    if not 0 < share < 1: raise ValueError(f"`share` must be greater than 0 and less than 1, not {share}")
+    share = check_number("share", share, "(0, 1)")
     draw, second, members = np.random.default_rng(seed), set(), {}
     for i, group in enumerate(groups): members.setdefault(group, []).append(i)
     for _, mine in sorted(members.items(), key=lambda item: str(item[0])):
@@ -256,7 +256,7 @@ def _column(rows:list[dict], column:str, where:str)->list:
         raise ValueError(f"{where} has no column {column!r}{near(column, rows[0])}; it has "
                          f"{', '.join(map(repr, rows[0]))}")
     cells = [_plain(row.get(column)) for row in rows]
-    empty = [i for i, cell in enumerate(cells) if cell is None or isinstance(cell, str) and not cell]
+    empty = [i for i, cell in enumerate(cells) if cell is None or isinstance(cell, str) and not cell.strip()]
     if empty: raise ValueError(f"{where}: column {column!r} is empty in row {empty[0]} (counted from 0)")
     return cells
 

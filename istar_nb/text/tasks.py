@@ -21,7 +21,7 @@ from pathlib import Path
 from ..base.files import local_path
 from .frames import (class_names, frame_rows, label_kind, number_labels, own_rows, read_alike,
                                   stratified_split)
-from ..base.names import near
+from ..base.checks import check_number, near
 from .stdlib_docs import TOPICS, stdlib_docs
 
 # %% ../../nbs/text/03_tasks.ipynb #27b259dc
@@ -274,7 +274,7 @@ def _check_columns(**columns)->None:
 def _own_task(name:str, train:list[dict], validation:list[dict]|None, texts:tuple[str,...], label:str, hold_out:float,
               seed:int)->Task:
     "A task of checked rows."
-    if not 0 < hold_out < 1: raise ValueError(f"`hold_out` must be greater than 0 and less than 1, not {hold_out}")
+    hold_out = check_number("hold_out", hold_out, "(0, 1)")
     kind, held = label_kind([row["label"] for row in [*train, *(validation or [])]]), ""
     if validation is None:
         kept, out = stratified_split([row["label"] if kind == "classification" else "" for row in train],

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from ..base.names import near
+from ..base.checks import near
 
 # %% ../../nbs/training/01_methods.ipynb #08dad3c8
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import ClassVar, Literal, Self, get_args, get_origin
 import numpy as np
 
 from .methods import METHODS, full_name, has_penalty, is_known, method_of, owners, takes_option
-from ..base.names import near
+from ..base.checks import near
 from ..text.tasks import TASKS, Task, own_name, own_task
 
 # %% ../../nbs/training/02_runs.ipynb #088e843a
@@ -167,7 +167,7 @@ class _Strength(_Rows):
     relative: float | None = None     # instead of λ: the penalty's gradient as a fraction of the task's, with λ's sign
     lam_start: float = 0.             # epochs before the penalty sets in; fractions are allowed
     lam_ramp: float = 0.              # epochs in which λ then grows from 0 to its value
-    # control: "twin" gives the penalty's gradient on a second model, permuted; true a random one of the same length
+    # control in place of the penalty's gradient: alone, a random one as long; "twin", that of a second model, permuted
     placebo: bool | Literal["twin"] = False
     target: float | str | None = None # istar: pull IsoScore* to this value, or "0.5x" the plain run's; or a start's
     start_isoscore: float | None = None  # penalties: begin from the same function with this IsoScore of the last states
@@ -292,6 +292,8 @@ def _check_method(c:RunConfig)->None:
         refuse(f"`lam` is {strength}, and method {c.method!r} has no penalty: name a method that has one")
     if c.lam is not None and c.relative is not None:
         refuse(f"`lam` and `relative` are two ways to set one strength: give {c.lam} or {c.relative}, not both")
+    if penalty and c.lam_start >= c.epochs:
+        refuse(f"`lam_start` is {c.lam_start:g}, and the run is over after {c.epochs} epochs: nothing is penalised")
     if c.relative == 0 or penalty and c.lam == 0:
         refuse(f"`lam` must not be 0 with method {c.method!r}: method 'none' is the run without a penalty")
     if c.target is not None and strength is not None and strength < 0:

@@ -19,6 +19,7 @@ from accelerate.utils import broadcast_object_list
 
 from ..text.encoders import quiet
 from .evaluation import evaluate
+from ..base.checks import check_number
 from ..base.files import absolute, check_writable, folder_beside, local_folder, local_path
 from .methods import begin_of, method_of
 from ..base.modes import joinable_accelerators
@@ -205,7 +206,7 @@ def launch(
 )->RunRecord:           # of this run, just made or made before
     "`train` on several processes that act as one."
     check_alone("`launch`")
-    if processes < 1: raise ValueError(f"`processes` must be at least 1, not {processes}")
+    check_number("processes", processes, "[1, inf)", whole=True)
     if (devices := joinable_accelerators()) and processes > len(devices):
         raise ValueError(f"`processes` is {processes}, and the accelerators are {', '.join(map(str, devices))}")
     if absolute(root).startswith("memory://"):
