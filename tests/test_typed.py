@@ -124,7 +124,7 @@ def test_a_run_a_table_or_a_task_may_stand_alone(run):
     ("train --depth 3 --epochs 1", ["--depth changes nothing"]),
     ("train --method istar --lam 1 --epochs 1 --lam-start 2", ["--lam-start is 2", "nothing is penalised"]),
     ("sweep grid.yaml --selection-seeds 3", ["--selection-seeds needs --select"]),
-    ("sweep grid.yaml --executor local --workers 2", ["--workers is an option of executor 'processes' and 'slurm'"]),
+    ("sweep grid.yaml --executor local --gpus-per-run 1", ["--gpus-per-run is an option of executor 'ray'"]),
     ("health vectors.npy --k 3", ["--k needs --relevant"]), ("runs --root films.csv", ["films.csv is a file"]),
     ("demo --method istar", ["--method", "--strength"]), ("measure saved", ["--model"])])
 def test_a_mistake_is_answered_with_one_line(words, parts, run, monkeypatch):

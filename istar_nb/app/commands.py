@@ -99,7 +99,7 @@ def _say_rows(configs:Sequence[RunConfig])->None:
     tasks = [task_of(config) for config in configs if config.train is not None]
     for said in dict.fromkeys(f"{task.name}: {task.description}" for task in tasks): print(said, flush=True)
 
-# %% ../../nbs/app/01_commands.ipynb #f297e36e
+# %% ../../nbs/app/01_commands.ipynb #c4ec0012
 def _check_used(config:RunConfig)->None:
     "An error for an option of a penalty or a layer in a run without any, which would be the plain run."
     mine = vars(config.complete)
@@ -108,7 +108,7 @@ def _check_used(config:RunConfig)->None:
         raise ValueError(f"--{lost[0].replace('_', '-')} changes nothing with method {config.method!r}: name another "
                          "with --method")
 
-
+# %% ../../nbs/app/01_commands.ipynb #f297e36e
 def train_command(
     config: RunConfig,
     places: Places = Places(),

@@ -37,12 +37,6 @@ def _check_reads_no_text(what:"Measured")->None:
             raise ValueError(f"--{option} says how a model reads texts, and has no meaning with --embeddings")
 
 # %% ../../nbs/app/02_measuring.ipynb #f3b19165
-def _same_draws()->None:
-    "Let models with random weights, such as tiny-bert, be the same every time."
-    import torch
-    torch.manual_seed(0)
-
-
 @dataclass(frozen=True)
 class Measured:
     "What is measured, and how."
@@ -79,6 +73,12 @@ class Measured:
         check_file("--reference", self.reference)
         _check_shrinkage(self.zeta, self.reference, self.tokens)
         if self.task is not None: check_task(self.task)
+
+# %% ../../nbs/app/02_measuring.ipynb #c4ec0022
+def _same_draws()->None:
+    "Let models with random weights, such as tiny-bert, be the same every time."
+    import torch
+    torch.manual_seed(0)
 
 # %% ../../nbs/app/02_measuring.ipynb #2132feb3
 def _reference_texts(what:Measured)->object:

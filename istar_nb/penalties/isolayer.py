@@ -167,7 +167,7 @@ class IsoBN(_RunningStatistics):
                              bias_correction=bias_correction, scope=check_scope(scope))
 
     @torch.no_grad()
-    def scales(self)->Tensor: # (d,) float32, positive; ones before the first batch
+    def scales(self)->Tensor: # (d,) float32, 0 for a dimension without variance; ones before the first batch
         "What every dimension is multiplied with."
         settings = self.settings
         seen = 1 - (1-settings["momentum"])**self.count if settings["bias_correction"] else 1.
@@ -179,6 +179,7 @@ class IsoBN(_RunningStatistics):
         "The scaled states; in train mode the batch enters the averages first."
         if x.ndim != 2 or x.shape[1] != self.settings["dim"]:
             raise ValueError(f"`x` must be (n, {self.settings['dim']}), but has shape {tuple(x.shape)}")
+        if not x.is_floating_point(): raise TypeError(f"`x` must be floating point, not {x.dtype}")
         with torch.autocast(x.device.type, enabled=False):
             if self.training: self.update(x.detach())
             return (x.float()*self.scales()).to(x.dtype)

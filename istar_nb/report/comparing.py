@@ -311,12 +311,11 @@ def compare(
     things = [str(m) if isinstance(m, Path) else m for m in [a, *(b if isinstance(b, list) else [b])]]
     memory = allowed_memory(memory, 1/2)
     if texts is None: return _compared(*_rows_seen(things, sample, memory, tokens, layers), neighbors)
-    listed = list(_pairs(texts))
-    options = dict(batch_tokens=batch_tokens, max_length=max_length)
+    listed, options = list(_pairs(texts)), dict(batch_tokens=batch_tokens, max_length=max_length)
     seen = _models_seen(things, listed, options, hub, tokens, layer_numbers(layers), sample, memory, progress)
     point = dict(cls=", a text: its first token", last=", a text: its last token").get(tokens, "")
-    count = f"{len(listed):,} text{'s'*(len(listed) != 1)}"
-    return _compared(seen, f"{count}, tokens: {tokens}{point}{cut_note(max_length)}", neighbors)
+    said = f"{len(listed):,} text{'s'*(len(listed) != 1)}, tokens: {tokens}{point}"
+    return _compared(seen, said + cut_note(max_length), neighbors)
 
 
 def _rows_seen(things:list, sample:int, memory:float, tokens:str,

@@ -140,8 +140,7 @@ def _stored(config:RunConfig, job:Job, failures:Mapping)->RunRecord|None:
 
 # %% ../../nbs/sweeps/02_sweeps.ipynb #c5d22002
 # the executors that an option is of
-_takers = dict(workers=("processes", "slurm"), address=("ray", "slurm"), cpus_per_run=("ray", "slurm"),
-               gpus_per_run=("ray", "slurm"), slurm=("slurm",))
+_takers = dict(address=("ray", "slurm"), cpus_per_run=("ray", "slurm"), gpus_per_run=("ray", "slurm"), slurm=("slurm",))
 
 def _executor(name:str|None, places:Resources)->Callable:
     "The executor of a name; an error for one that does not go with the places."
