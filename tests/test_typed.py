@@ -343,14 +343,20 @@ def test_a_log_says_at_once_that_work_has_begun(words, run):
 
 
 def test_an_interrupted_command_says_so_in_a_line(tmp_path):
+    "While it waits for texts; what is interrupted while torch is being imported may be ended by torch itself."
     program = ("import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-               "from istar_nb.app.cli import main; print('ready', flush=True); main()")
-    process = subprocess.Popen([sys.executable, "-c", program, "measure", "-", "--model", "tiny-bert"], cwd=tmp_path,
-                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout.readline() == b"ready\n"
-    time.sleep(1)
+               "from istar_nb.app.cli import main; main()")
+    os.mkfifo(tmp_path/"pipe")
+    process = subprocess.Popen([sys.executable, "-c", program, "measure", "pipe", "--model", "tiny-bert"], cwd=tmp_path,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    texts, end = None, time.monotonic() + 120
+    while texts is None:
+        try: texts = os.open(tmp_path/"pipe", os.O_WRONLY | os.O_NONBLOCK)
+        except OSError: time.sleep(0.1)    # nobody reads yet
+        assert time.monotonic() < end
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=120)
+    os.close(texts)
     assert process.returncode == 130 and said.decode().strip().splitlines()[-1] == "istar: stopped."
     assert b"Traceback" not in said
 
