@@ -9,7 +9,8 @@ import time
 
 import torch
 from harness import store
-from istar_nb.report.model_measures import measure_model, text_batches
+from istar_nb.report.model_measures import measure_model
+from istar_nb.text.batches import text_batches
 from istar_nb.text.encoders import load_encoder
 from istar_nb.text.tasks import load_task
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model

@@ -21,7 +21,8 @@ def job(kind, task, data_dir, limit):
     import torch
 
     from istar_nb.text.encoders import load_encoder
-    from istar_nb.report.model_measures import measure_model, text_batches
+    from istar_nb.report.model_measures import measure_model
+    from istar_nb.text.batches import text_batches
     from istar_nb.text.tasks import load_task
     data = load_task(task, data_dir)
     texts = [tuple(row[c] for c in data.task.texts) for row in data.train[:limit]]

@@ -15,7 +15,8 @@ from istar_nb.base.covariance import covariance, participation_ratio
 from istar_nb.text.encoders import load_encoder
 from istar_nb.geometry.measures import (effective_rank, explained_variance, mean_activation, mean_cosine,
                                         outlier_dimensions, sv_anisotropy)
-from istar_nb.report.model_measures import measure_embeddings, text_batches
+from istar_nb.report.model_measures import measure_embeddings
+from istar_nb.text.batches import text_batches
 from istar_nb.report.sources import text_source
 from istar_nb.geometry.scores import isoscore, isoscore_with_error
 from istar_nb.geometry.streaming import IsoScoreMetric, IsotropyMetrics, deal

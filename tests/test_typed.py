@@ -168,6 +168,44 @@ def test_seeds_and_conditions_take_commas_too(run):
     assert code == 0 and "1 rows of runs" in said, said
 
 
+# What a command leaves as it was -------------------------------------------------------------------------------------
+
+def test_an_explorer_does_not_take_the_place_of_another_page(run, capsys):
+    provide()
+    Path("site").mkdir()
+    Path("site/index.html").write_text("mine", encoding="utf-8")
+    capsys.readouterr()    # what the runs that were made here have printed
+    code, said = run("runs", "--explore", "site")
+    assert code == 2 and said.startswith("istar: --explore site holds another index.html"), said
+    assert Path("site/index.html").read_bytes() == b"mine"
+    assert [run("runs", "--explore", "page")[0] for _ in range(2)] == [0, 0], "its own page may be written again"
+
+
+def test_a_judgement_says_what_it_replaces_and_takes_no_margin_for_contrasts(run):
+    provide()
+    words = ["judge", "table.csv", "--baseline", "plain", "--export", "notes.csv"]
+    assert "written to notes.csv" in run(*words)[1] and "replaced notes.csv" in run(*words)[1]
+    code, said = run("judge", "runs", "--contrasts", "declared.yaml", "--margin", "0.1")
+    assert code == 2 and "each of" in said and "its own" in said, said
+
+
+@pytest.mark.parametrize("tokens", ["real", "audit"])
+def test_a_model_of_random_weights_is_the_same_for_every_command(tokens, run):
+    found = []
+    for seed in (1, 2):
+        torch.random.default_generator.manual_seed(seed)
+        main(["measure", "sentences.txt", "--model", "tiny-bert", "--tokens", tokens, "--max-length", "6",
+              "--out", str(seed), "--no-progress"])
+        found.append(json.loads(Path(str(seed), "isotropy.json").read_text(encoding="utf-8")))
+    assert found[0]["measures"] == found[1]["measures"] and "at most 6 tokens of each text" in found[0]["source"]
+
+
+def test_a_text_of_spaces_alone_is_empty(run):
+    Path("blank.csv").write_text("text,sentiment\ngood film,good\n   ,bad\n", encoding="utf-8")
+    code, said = run("train", "blank.csv", "--text", "text", "--label", "sentiment", "--model", "tiny-bert")
+    assert code == 2 and "column 'text' is empty in row 1" in said, said
+
+
 # Help ----------------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("name", commands)

@@ -58,16 +58,21 @@ def _of_one_type(table:"pd.DataFrame")->"pd.DataFrame":
     return table.apply(plain)
 
 # %% ../../nbs/app/03_cli.ipynb #2f9522f5
+def _explorer_folder(folder:Path)->Path:
+    "The folder of `--explore`, or an error if it cannot be written or holds a page that is no explorer."
+    folder = check_place("--explore", local_path(folder))
+    if (page := folder/"index.html").exists() and b"data.js" not in page.read_bytes():
+        raise ValueError(f"--explore {folder} holds another index.html: name a folder of its own")
+    return folder
+
+
 def _explorer(root:str, folder:Path)->str: # the page's address, to open in a browser
     "Write the page of explorers with the runs of a store to a folder."
     from istar_nb.app.run_explorer import page_files
     try: files = page_files(root)
     except ValueError as e: raise ValueError(f"--explore: {e}") from None
-    page = local_path(folder)/"index.html"
-    if page.exists() and b"data.js" not in page.read_bytes():
-        raise ValueError(f"--explore {folder} holds another index.html: name a folder of its own")
-    for name, content in files.items(): write_file(local_path(folder)/name, content)
-    return f"{local_path(folder)/'index.html'}#runs"
+    for name, content in files.items(): write_file(folder/name, content)
+    return f"{folder/'index.html'}#runs"
 
 # %% ../../nbs/app/03_cli.ipynb #d014dd2e
 def runs_command(
@@ -91,7 +96,7 @@ def runs_command(
     """
     if against is not None and every_epoch: raise ValueError("--every-epoch cannot be combined with --against")
     if export is not None: export = _export_file(export)
-    if explore is not None: check_place("--explore", local_path(explore))
+    if explore is not None: explore = _explorer_folder(explore)
     for option, store in (("--root", root), ("--against", against)):
         if store is not None: check_store(option, store)
     from istar_nb.report.reports import rows_with, show_runs

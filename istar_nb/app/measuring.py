@@ -133,8 +133,9 @@ def measure_command(
     out = check_place("--out", local_path(what.out))
     with waiting("starting", what.progress):
         from istar_nb.report.isotropy import Isotropy
-        from istar_nb.report.model_measures import cut_note, measure_clouds, measure_models
+        from istar_nb.report.model_measures import measure_clouds, measure_models
         from istar_nb.report.sources import text_source
+        from istar_nb.text.batches import cut_note
         from istar_nb.training.records import environment
     _same_draws()
     said = f", IsoScore* with ζ = {what.zeta:g}"*(what.zeta > 0)

@@ -18,7 +18,8 @@ from ..base.matrices import matrix_parts
 from ..base.points import as_points
 from ..base.progress import progress_bar, waiting
 from ..report.one_pass import Numbering, as_texts
-from ..report.model_measures import Points, _encoder_of, text_batches
+from ..report.model_measures import Points, _encoder_of
+from ..text.batches import text_batches
 from ..text.encoders import Encoder, hidden_states, local_source, quiet
 from ..training.evaluation import read_states
 

@@ -152,11 +152,11 @@ def effective_rank_of(
 def effective_rank(
     x:Tensor|np.ndarray, # (n, d) floating point, n ≥ 2, d ≥ 2
     center:bool=False,   # False: the matrix as it is, as both papers have it; True: about the mean
-    eps:float=0.,        # at most 1e-3; 0: Roy & Vetterli; 1e-7: RankMe
-)->Tensor:               # () in [1, min(n, d)]; float32 (float64 for float64 `x`); differentiable
+    eps:float=0.,        # 0: Roy & Vetterli; 1e-7: RankMe
+)->Tensor:               # () in [1, min(n, d)] for `eps=0`; float32 (float64 for float64 `x`); differentiable
     "Effective rank (Roy & Vetterli 2007; `eps=1e-7`: RankMe, Garrido et al. 2023): evenness about the origin or mean."
     x = as_points(x)
-    check_number("eps", eps, "[0, 1e-3]")
+    check_number("eps", eps, "[0, inf)")
     return effective_rank_of(spectrum(x, center), eps, max(x.shape)).to(working_dtype(x))
 
 # %% ../../nbs/geometry/04_measures.ipynb #c98ae4d5

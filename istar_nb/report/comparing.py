@@ -26,11 +26,12 @@ from ..geometry.streaming import allowed_memory
 from ..geometry.sums import group_error, left_out_measures, one_thread, unbiased_of, values_and_errors
 from .figures import compare_figure, measure_names, png_bytes, series_figure
 from .isotropy import _check_unread, _pairs
-from .model_measures import (READINGS, Measurement, Points, _check_layers, _encoder_of, cut_note,
-                                            _model_label, _Reading, distinct, text_batches)
+from .model_measures import (READINGS, Measurement, Points, _check_layers, _encoder_of,
+                                            _model_label, _Reading, distinct)
 from .one_pass import Numbering, Seen, draw_sample, places_of, see_model, see_points
 from .reports import (Section, _html_page, _label_of, error_note, gaps, measure_table, save_report,
                                      show_table, with_error)
+from ..text.batches import cut_note, text_batches
 from ..training.records import environment, finite
 
 # %% ../../nbs/report/09_comparing.ipynb #479f8fbf

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .figures import measure_figure, plot_measure
-from .model_measures import Points, check_reference, cut_note, distinct, measure_clouds, measure_models
+from ..text.batches import cut_note
+from .model_measures import Points, check_reference, distinct, measure_clouds, measure_models
 from .reports import (difference_table, error_note, gaps, measure_page, measure_table, save_report,
                                      show_table)
 from ..training.records import environment
