@@ -71,11 +71,11 @@ def cola(**options): return runs(task="cola", max_length=None, **(minilm | optio
 def sst2(**options): return runs(task="sst2", **(scratch | options))
 
 
-def stage(method, stage_loss, index, value):
+def stage(method, stage_loss, index, value, task="cola"):
     "Of IsoLayer's runs, by seed: a number of the end of stage one (-2) or of the end (-1)."
     kind = dict(stage_loss=stage_loss, head="linear")
     found = {r["config"]["seed"]: r["epochs"][index][value] for r in records if r["status"] == "done" and r["config"]["method"] == method and r["config"]["model"] == "minilm"
-             and r["config"]["task"] == "cola" and r["config"].get("stage_loss", "joint") == kind["stage_loss"] and not r["config"].get("limit")}
+             and r["config"]["task"] == task and r["config"].get("stage_loss", "joint") == kind["stage_loss"] and not r["config"].get("limit")}
     return found
 
 
@@ -93,10 +93,13 @@ def minilm_tasks(lam, other):
     return [mean(d) for d in zip(*per_task)]
 
 
-def shrink(selection, value):
-    "Differences of the entropy of the bars to no penalty."
-    like = dict(task="cola", epochs=5, batch_size=64, weight_decay=5e-6, max_length=None) | minilm
-    return minus(runs(method="entropy", selection=selection, lam=1., tokens="cls", **like), runs(method="none", **like), value)
+five, ten = dict(task="cola", epochs=5, weight_decay=5e-6), dict(task="mrpc", epochs=10, weight_decay=8e-6, lr=8e-5)
+
+def shrink(selection, value, where=five, other=None):
+    "Differences of the entropy of the bars to no penalty, or to another choice of the bars."
+    like = dict(batch_size=64, max_length=None) | minilm | where
+    def of(chosen): return runs(method="entropy", selection=chosen, lam=1., tokens="cls", **like) if chosen else runs(method="none", **like)
+    return minus(of(selection), of(other), value)
 
 
 def late(r):
@@ -104,13 +107,20 @@ def late(r):
     return mean(e[r["metric"]] for e in r["epochs"] if e["epoch"] > 0.7*r["config"]["epochs"])
 
 
-def late_share(r):
-    "Mean first raw share of the logged training batches, over the last 30 % of the updates."
-    return mean(s["cls_anisotropy_raw"] for s in r["steps"] if s["update"] > 0.7*r["steps"][-1]["update"])
+def late_share(r, kind="raw"):
+    "Mean first share of the logged training batches, over the last 30 % of the updates."
+    return mean(s[f"cls_anisotropy_{kind}"] for s in r["steps"] if s["update"] > 0.7*r["steps"][-1]["update"])
+
+
+def late_centred(r): return late_share(r, "centred")
 
 
 plain, every_lam = dict(method="none"), (-1., -.3, -.1, -.01, .01, .1, .3, 1.)
-def dose(lam): return cola(method="istar", lam=lam) if lam else cola(**plain)
+def dose(lam):
+    "Without the seeds of figure8-cola.yaml, which were made for that figure alone."
+    return {seed: r for seed, r in (cola(method="istar", lam=lam) if lam else cola(**plain)).items() if seed < 13}
+
+
 def first_grid(found): return {seed: r for seed, r in found.items() if seed < 5}    # without cola-seeds.yaml
 
 def small(model="minilm", **options):
@@ -194,6 +204,99 @@ numbers |= {
     f"CosReg with λ = +1 {more}": lambda: student(apart(most_moved("outlier", 1.), most_moved("spectrum", 1.))),
     f"CosReg with λ = −1 {more}": lambda: student(apart(most_moved("outlier", -1.), most_moved("spectrum", -1.))),
     "score after training, starting from target 0.02, one outlier, compared with the unchanged encoder, MiniLM, SST-2": lambda: student(minus(started("outlier", method="reparametrised", target=.02), started("spectrum", method="reparametrised"))),
+}
+
+
+mpnet = dict(model="mpnet", lr=3e-5, limit=4000, precision="bf16", max_length=None, validation_limit=2000)
+bert = dict(sst2=(-5., .2), qnli=(-1., .4), qqp=(-1., .2), sst5=(-5., .2))    # λ and ζ that the paper selects
+def large(task, **options): return runs(task=task, **mpnet | options)
+def treated(task): return large(task, method="istar", lam=bert[task][0], zeta=bert[task][1])
+
+
+def large_minus(other):
+    "Seed by seed, the mean over tasks of MPNet's runs at the paper's strengths minus others."
+    return [mean(d) for d in zip(*(minus(treated(task), large(task, **other)) for task in bert))]
+
+
+def elsewhere(options):
+    "Seed by seed, the score of the option that is best on the other seeds; ties go to the mean of the tied."
+    seeds, found = sorted(set.intersection(*(set(of) for of in options))), {}
+    for seed in seeds:
+        means = [round(mean(score(of[s]) for s in seeds if s != seed), 9) for of in options]
+        found[seed] = mean(score(of[seed]) for of, its in zip(options, means) if its == max(means))
+    return found
+
+
+rte = dict(minilm=dict(model="minilm", lr=5e-5, lam=-.01), mpnet=dict(model="mpnet", lr=3e-5, precision="bf16", lam=-1.))
+def shrunk(model, zeta): return runs(task="rte", method="istar", zeta=zeta, limit=None, max_length=None, **rte[model])
+def unshrunk(model): return runs(task="rte", limit=None, max_length=None, **rte[model] | dict(lam=0., method="none"))
+
+
+def best_zeta(model, zeta):
+    "The best ζ between 0 and 1 minus another."
+    best, other = elsewhere([shrunk(model, z) for z in (.2, .4, .6, .8)]), shrunk(model, zeta)
+    return [best[s] - score(other[s]) for s in sorted(best)]
+
+
+def eighth(layers):
+    "The runs of Figure 8 on CoLA, with the penalty on these layers; None for all."
+    return {seed: r for seed, r in cola(method="istar", lam=-.01, layers=layers).items() if seed >= 13}
+
+
+def best_layer():
+    "The best single layer minus all."
+    best, whole = elsewhere([eighth([layer]) for layer in range(1, 7)]), eighth(None)
+    return [best[s] - score(whole[s]) for s in sorted(best)]
+
+
+def linear(task, method): return runs(task=task, method=method, head="linear", max_length=None, **minilm)
+def ends(task, method): return {seed: r["score"] for seed, r in linear(task, method).items()}
+def first_ev(r): return r["epochs"][-1]["cls_explained_variance"][0]
+def means_of_ev(task): return {seed: mean(curve[:3]) for seed, curve in stage("isolayer", "joint", -1, "cls_explained_variance", task).items()}
+def of_isobn(task): return {seed: mean(r["epochs"][-1]["cls_explained_variance"][:3]) for seed, r in linear(task, "isobn").items()}
+
+
+def sst2_arm(**options):
+    "The declared experiment: 1,000 rows of SST-2 with MPNet."
+    return runs(task="sst2", model="mpnet", lr=3e-5, limit=1000, epochs=2, batches="random", max_length=None, max_grad_norm=1., **options)
+
+
+def log_iota(r): return math.log(end("isoscore")(r))
+counting, half = sst2_arm(method="istar", lam=-5., tokens="all"), sst2_arm(method="istar", lam=1., target=.0345)
+numbers |= {
+    "P1, all positions minus no penalty: ln ι of the text, MPNet, SST-2": lambda: student(minus(counting, sst2_arm(**plain), log_iota)),
+    "P2, all positions minus own means: ln ι of the text, MPNet, SST-2": lambda: student(minus(counting, sst2_arm(method="istar-own-means", lam=-5., tokens="all"), log_iota)),
+    "P3, all positions minus text alone: score, MPNet, SST-2": lambda: student(minus(counting, sst2_arm(method="istar", lam=-5.))),
+    "P4, half minus no penalty: score, MPNet, SST-2": lambda: student(minus(half, sst2_arm(**plain))),
+}
+joint, first = "the layer with the joint loss", "first {} component is lower with {} than with {}, MiniLM, MRPC"
+for title, task in (("RTE", "rte"), ("MRPC", "mrpc")):
+    after, linear_head = f"{joint} scores above", f"a plain run on all rows, linear head, MiniLM, {title}"
+    numbers |= {
+        f"{after} stage one, MiniLM, {title}": lambda task=task: student(apart(stage("isolayer", "joint", -1, "accuracy", task), stage("isolayer", "joint", -2, "accuracy", task))),
+        f"{after} {linear_head}": lambda task=task: student(apart(stage("isolayer", "joint", -1, "accuracy", task), ends(task, "none"))),
+        f"IsoScore of [CLS] is higher for {joint} than for stage one, MiniLM, {title}": lambda task=task: student(apart(stage("isolayer", "joint", -1, "cls_isoscore", task), stage("isolayer", "joint", -2, "cls_isoscore", task))),
+        f"{joint} scores the same as IsoBN, MiniLM, {title}": lambda task=task: student(apart(stage("isolayer", "joint", -1, "accuracy", task), ends(task, "isobn"))),
+        f"the mean of EV1 to EV3 is lower for {joint} than for IsoBN, MiniLM, {title}": lambda task=task: student(apart(means_of_ev(task), of_isobn(task))),
+        f"EV1 is lower for IsoBN than for {linear_head}": lambda task=task: student(minus(linear(task, "isobn"), linear(task, "none"), first_ev))}
+numbers |= {
+    "I-STAR with λ = −5 or −1 scores above base, MPNet, mean of SST-2, QNLI, QQP, SST-5": lambda: student(large_minus(plain)),
+    "I-STAR with λ = −5 or −1 scores above CosReg, MPNet, mean of SST-2, QNLI, QQP, SST-5": lambda: student(large_minus(dict(method="cosreg", lam=1.))),
+    **{f"I-STAR with λ = −{-bert[task][0]:g} lowers IsoScore, MPNet, {title}": lambda task=task: student(minus(treated(task), large(task, **plain), end("isoscore")))
+       for title, task in (("SST-2", "sst2"), ("QNLI", "qnli"), ("QQP", "qqp"), ("SST-5", "sst5"))},
+    "the best ζ in (0, 1) scores above ζ = 0, no shrinkage, MiniLM, RTE": lambda: student(best_zeta("minilm", 0.)),
+    "the best ζ in (0, 1) scores above ζ = 1, the batch ignored, MiniLM, RTE": lambda: student(best_zeta("minilm", 1.)),
+    "the best ζ in (0, 1) scores above ζ = 0, no shrinkage, MPNet, RTE (24 of 25 runs collapsed)": lambda: student(best_zeta("mpnet", 0.)),
+    "the best ζ in (0, 1) scores above ζ = 1, the batch ignored, MPNet, RTE (24 of 25 runs collapsed)": lambda: student(best_zeta("mpnet", 1.)),
+    "ζ = 1 scores the same as no penalty, by algebra, MPNet, RTE": lambda: student(minus(shrunk("mpnet", 1.), unshrunk("mpnet"))),
+    "the best single layer scores above all layers, MiniLM, CoLA": lambda: student(best_layer()),
+    "selected bars score higher than no penalty, MiniLM, MRPC": lambda: student(shrink("atienza", late, ten)),
+    "all bars score lower than selected bars, MiniLM, MRPC": lambda: student(shrink("none", late, ten, "atienza")),
+    "all bars score the same as no penalty, MiniLM, MRPC": lambda: student(shrink("none", late, ten)),
+    **{f"the {first.format(kind, bars, other)}": lambda value=value, a=a, b=b: student(shrink(a, value, ten, b))
+       for kind, value in (("raw", late_share), ("centred", late_centred))
+       for bars, a, other, b in (("selected bars", "atienza", "no penalty", None), ("all bars", "none", "no penalty", None), ("selected bars", "atienza", "all bars", "none"))},
+    "change in the last layer's mean cosine with selected bars, MiniLM, MRPC": lambda: student(shrink("atienza", end("mean_cosine"), ten)),
 }
 
 

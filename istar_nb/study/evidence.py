@@ -30,7 +30,7 @@ def encoder_name(
     model:str,  # as in a record, such as "minilm" or "scratch:ID"
 )->str:         # as on the pages, such as "MiniLM" or "scratch"
     "The short name of an encoder."
-    return {"minilm": "MiniLM"}.get(model, model.partition(":")[0])
+    return {"minilm": "MiniLM", "mpnet": "MPNet"}.get(model, model.partition(":")[0])
 
 def place_name(
     encoder:str, # from `encoder_name`

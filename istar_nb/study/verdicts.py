@@ -342,11 +342,13 @@ def comparison_table(
 def best_elsewhere(
     table,  # pandas DataFrame of scores, seeds in rows, options in columns
 ):          # pandas Series, for each seed the score of the option that is best over the other seeds
-    "Scores of the best option, chosen without the seed it is scored on."
+    "Scores of the best option, chosen without the seed it is scored on; equally good options count alike."
     import pandas as pd
     table = table.dropna()
-    seeds = table.index if len(table) > 1 and len(table.columns) else []
-    return pd.Series({s: table.loc[s, table.drop(index=s).mean().idxmax()] for s in seeds}, dtype=float)
+    def scored(seed):
+        means = table.drop(index=seed).mean().round(9)    # equal means differ by the order of their sums
+        return table.loc[seed, means == means.max()].mean()
+    return pd.Series({s: scored(s) for s in table.index} if len(table) > 1 and len(table.columns) else {}, dtype=float)
 
 # %% ../../nbs/study/00_verdicts.ipynb #5aa4cdeb
 def conditions(
