@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .evidence import Evidence, claims_from, encoder_name, iota_ratios, learned
+from .evidence import Evidence, claims_from, encoder_name, fallen, iota_ratios, learned
 from ..sweeps.selection import best_of
 from .verdicts import Claim, Estimate, moved, nan, own, paired_estimate, pairs_of
 
@@ -179,10 +179,12 @@ def istar_table1(evidence:Evidence)->list[Claim]:
         iotas = table1_pairs(runs, other, "isoscore").query("what == @sides[@sign] and encoder == @encoder")
         lams, gains = {chosen[encoder, task, sign][0] for task in tasks}, table1_gain(other).loc[tasks]
         printed = dict(effect=float(gains.mean()), source=f"mean of {len(gains)} cells, same tasks")
+        behind = runs[(runs.what == sides[sign]) & (runs.encoder == encoder) & runs.task.isin(tasks)]
         return Claim(topic="gain", paper=paper, where="Table 1" if claimed == "up" else "section 2.1",
                      page="istar_table1", kind="score", unit="score, mean over tasks", method="istar", against=other,
                      lam=tuple(sorted(lams - {None})), side=sides[sign], encoder=encoder, task=tuple(tasks),
-                     claimed=claimed, found=paired_estimate(values), iotas=iota_ratios(iotas[iotas.task.isin(tasks)]),
+                     claimed=claimed, found=paired_estimate(values), collapsed=fallen(behind, evidence.collapsed),
+                     iotas=iota_ratios(iotas[iotas.task.isin(tasks)]),
                      **(printed if claimed == "up" and tasks else {}))
     compared = ((-1, "base", "up"), (-1, "CosReg", "up"), (1, "base", "down"))
     return [*(claim(encoder, *each) for encoder, signs in sides_of.items() for each in compared if each[0] in signs),
