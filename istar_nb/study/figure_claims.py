@@ -6,7 +6,7 @@
 __all__ = ['places', 'figure2_size', 'dose_grids', 'dose_methods', 'figure4_grids', 'planted', 'figure5_grids', 'figure7_grids',
            'figure8_grids', 'figure2_record', 'istar_figure2', 'istar_figure3', 'trends', 'doses', 'figure4_runs',
            'largest_share', 'istar_figure4', 'figure5_runs', 'istar_figure5', 'figure6_runs', 'figure6_moves',
-           'istar_figure6', 'figure7_tables', 'istar_figure7', 'figure8_runs', 'istar_figure8']
+           'istar_figure6', 'figure7_runs', 'figure7_table', 'istar_figure7', 'figure8_runs', 'istar_figure8']
 
 # %% ../../nbs/study/03_figure_claims.ipynb #d81fc0fd
 from functools import partial
@@ -280,33 +280,35 @@ def _placed(
     return runs.assign(place=list(map(place_name, runs.encoder, runs.task)))
 
 
-def figure7_tables(evidence:Evidence)->dict: # place -> pandas DataFrame, seeds in rows: score by ζ, and under "none"
-    "Scores by ζ, with those of the plain runs."
-    def table(runs):
-        found = runs[runs.method == "istar"].pivot(index="seed", columns="zeta", values="score")
-        found = found.reindex(columns=sorted({0., 1., *found.columns}))
-        return found.assign(none=runs[runs.method == "none"].set_index("seed").score)
-    runs = _placed(evidence, *figure7_grids).astype(dict(zeta=float))
-    return {place: table(part) for place, part in runs.groupby("place", sort=False)}
+def figure7_runs(evidence:Evidence): # pandas DataFrame with a column `place`
+    "I-STAR at every ζ, and plain runs."
+    return _placed(evidence, *figure7_grids).astype(dict(zeta=float))
 
+
+def figure7_table(
+    part, # pandas DataFrame, the runs of one place
+):        # pandas DataFrame, seeds in rows: score by ζ, and the plain run's under "none"
+    "Scores by ζ."
+    table = part[part.method == "istar"].pivot(index="seed", columns="zeta", values="score")
+    table = table.reindex(columns=sorted({0., 1., *table.columns}))
+    return table.assign(none=part[part.method == "none"].set_index("seed").score)
 
 # %% ../../nbs/study/03_figure_claims.ipynb #6fca10dc
 def istar_figure7(evidence:Evidence)->list[Claim]:
     "Figure 7: whether the penalty needs shrinkage, and whether it needs the batch."
-    runs, claims = _placed(evidence, *figure7_grids), []
-    for place, table in figure7_tables(evidence).items():
-        part = runs[runs.place == place]
+    claims = []
+    for (encoder, task), part in figure7_runs(evidence).groupby(["encoder", "task"], sort=False):
+        table, shrunk = figure7_table(part), part[(part.method == "istar") & (part.zeta < 1)]
         inside = best_elsewhere(table[[z for z in table if z != "none" and 0 < z < 1]])
-        dead = fallen(part[(part.method == "istar") & (part.zeta.astype(float) < 1)], evidence.collapsed)
         def claim(topic, zeta, values, **fields):
-            usual = dict(paper=paper, where="Figure 7", page="istar_figure7", kind="score", unit="accuracy",
-                         method="istar", encoder=part.encoder.iloc[0], task=part.task.iloc[0], zeta=zeta)
+            usual = dict(paper=paper, where="Figure 7", page="istar_figure7", kind="score", unit=score_unit(task),
+                         method="istar", encoder=encoder, task=task, zeta=zeta)
             return Claim(topic=topic, found=paired_estimate(values.dropna().tolist()), **(usual | fields))
-        claims += [*(claim("best ζ", zeta, inside - table[zeta], claimed="up", collapsed=dead) for zeta in (0., 1.)),
+        best = partial(claim, "best ζ", claimed="up", collapsed=fallen(shrunk, evidence.collapsed))
+        claims += [*(best(zeta, inside - table[zeta]) for zeta in (0., 1.)),
                    claim("ζ of one", 1., table[1.] - table["none"], kind="estimator", paper=own,
                          where="I-STAR, Figure 7", effect=0.)]
     return claims
-
 
 # %% ../../nbs/study/03_figure_claims.ipynb #2740470e
 figure8_grids = ("figure8-cola", "scratch-figure8")
@@ -316,7 +318,6 @@ def figure8_runs(evidence:Evidence): # pandas DataFrame with columns `place` and
     def name(run): return "none" if run.method == "none" else "all" if run.layers is None else str(run.layers[0])
     runs = _placed(evidence, *figure8_grids)
     return runs.assign(layer=[name(run) for run in runs.itertuples()])
-
 
 # %% ../../nbs/study/03_figure_claims.ipynb #92c8a73d
 def istar_figure8(evidence:Evidence)->list[Claim]:
@@ -334,4 +335,3 @@ def istar_figure8(evidence:Evidence)->list[Claim]:
                         found=pattern)]
     return [*claims, claim(topic="consistent", unit="score", claimed="up", found=nothing,
                            reason="several models and tasks")]
-

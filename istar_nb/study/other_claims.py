@@ -114,17 +114,19 @@ _shrink_score = partial(_shrink, kind="score", unit="Matthews")
 # %% ../../nbs/study/04_other_claims.ipynb #af3d6b2d
 def shrink_table2(evidence:Evidence)->list[Claim]:
     "Table 2: scores with selected bars, with all bars, and without a penalty, on each task."
-    def claim(task, bars, other, claimed, **printed):
-        runs = shrink_runs(evidence.records(shrink_grids[task]))
-        found = paired_estimate(differences(shrink_pairs(runs, "score", other), bars=bars))
-        moved = shrink_pairs(runs, "isoscore", other)
-        return _shrink_score(topic="bars", where="Table 2", page="shrink_table2", variant=bars, against=other,
-                             claimed=claimed, found=found, iotas=iota_ratios(moved[moved.bars == bars]),
-                             **printed | dict(task=task, unit=score_unit(task)))
-    return [claim(task, *each, **printed) for task in shrink_grids for *each, printed in (
-        ("selected bars", "no penalty", "up", {}), ("all bars", "selected bars", "down", {}),
-        ("all bars", "no penalty", None, dict(effect=0., source="on par")))]
-
+    claims = []
+    for task, name in shrink_grids.items():
+        runs = shrink_runs(evidence.records(name))
+        def claim(bars, other, claimed, **printed):
+            found = paired_estimate(differences(shrink_pairs(runs, "score", other), bars=bars))
+            moved = shrink_pairs(runs, "isoscore", other)
+            usual = dict(topic="bars", where="Table 2", page="shrink_table2", variant=bars, against=other, task=task,
+                         unit=score_unit(task), claimed=claimed, found=found,
+                         iotas=iota_ratios(moved[moved.bars == bars]))
+            return _shrink_score(**usual | printed)
+        claims += [claim("selected bars", "no penalty", "up"), claim("all bars", "selected bars", "down"),
+                   claim("all bars", "no penalty", None, effect=0., source="on par")]
+    return claims
 
 # %% ../../nbs/study/04_other_claims.ipynb #a5f7d2d0
 def shrink_table3(evidence:Evidence)->list[Claim]:
@@ -228,7 +230,7 @@ isolayer_grids = ("cola", "isolayer-control")
 isolayer_tasks = dict(cola=isolayer_grids, rte=("isolayer-tasks",), mrpc=("isolayer-tasks",))
 stage_one, with_layer, control = "stage one", "layer, joint loss", "layer, task loss alone"
 plain, bn = "plain, linear head", "IsoBN"
-isolayer_quantities = dict(score=("score", "score", ""),
+isolayer_quantities = dict(score=("score", "score", None),    # the unit is the task's
                            cls_isoscore=("IsoScore of [CLS]", "geometry", "IsoScore"),
                            mean_ev=("the mean of EV1 to EV3", "geometry", "share"), EV1=("EV1", "geometry", "share"),
                            all_ev=("EV_k (centred, mean over k = 1 to 20)", "geometry", "share"),
@@ -265,8 +267,13 @@ def isolayer_ends(
     return ends.assign(mean_ev=ends[["EV1", "EV2", "EV3"]].mean(axis=1))
 
 # %% ../../nbs/study/04_other_claims.ipynb #03146237
+def _ends_of(evidence:Evidence, task:str): # pandas DataFrame from `isolayer_ends`
+    "The ends of the runs of one task."
+    return isolayer_ends([r for r in evidence.records(*isolayer_tasks[task]) if r.config["task"] == task])
+
+
 def _isolayer_claim(
-    evidence:Evidence,       # the records
+    ends,                    # pandas DataFrame from `isolayer_ends`, of one task
     task:str,                # a key of `isolayer_tasks`
     number:str,              # of the table or figure, such as "Table 2"
     stage:str,               # one of the stages of `isolayer_ends`
@@ -275,7 +282,6 @@ def _isolayer_claim(
     **fields,                # of the claim, where they are not the usual ones
 )->Claim:
     "A comparison of two stages with MiniLM."
-    ends = isolayer_ends([r for r in evidence.records(*isolayer_tasks[task]) if r.config["task"] == task])
     quantity, kind, unit = isolayer_quantities[value]
     pairs, moved = (pairs_of(ends[ends.stage.isin([stage, base])], dict(stage=base), treatment=("stage",), value=v)
                     for v in (value, "isoscore"))
@@ -286,25 +292,24 @@ def _isolayer_claim(
                  found=paired_estimate(differences(pairs)), iotas=iota_ratios(moved) if kind == "score" else (),
                  **(usual | fields))
 
-
 # %% ../../nbs/study/04_other_claims.ipynb #f97820f4
 def isolayer_table2(evidence:Evidence)->list[Claim]:
     "Table 2: score and IsoScore with the layer, against stage one, plain runs and, on CoLA, the control."
-    def printed(task):
-        claim = partial(_isolayer_claim, evidence, task, "Table 2")
+    of = {task: partial(_isolayer_claim, _ends_of(evidence, task), task, "Table 2") for task in isolayer_tasks}
+    def printed(task, claim):
         gain, rise = (dict(effect=_isolayer_gain(task, q), source="mean of two models") for q in ("score", "IsoScore"))
         return [claim(with_layer, stage_one, **gain), claim(with_layer, plain, **gain),
                 claim(with_layer, stage_one, "cls_isoscore", **rise)]
-    beyond = partial(_isolayer_claim, evidence, "cola", "Table 2", paper=own, where="IsoLayer, Table 2")
-    return [*(claim for task in isolayer_tasks for claim in printed(task)),
+    beyond = partial(of["cola"], paper=own, where="IsoLayer, Table 2")
+    return [*(claim for task, make in of.items() for claim in printed(task, make)),
             beyond(with_layer, "plain, own head"), beyond(control, stage_one), beyond(with_layer, control),
             beyond(with_layer, control, "cls_isoscore")]
-
 
 # %% ../../nbs/study/04_other_claims.ipynb #33028689
 def _beside_isobn(evidence:Evidence, task:str)->list[Claim]:
     "IsoLayer beside IsoBN on one task."
-    claim, rows = partial(_isolayer_claim, evidence, task, "Table 3"), isolayer_paper3().loc[task]
+    claim = partial(_isolayer_claim, _ends_of(evidence, task), task, "Table 3")
+    rows = isolayer_paper3().loc[task]
     after, bert = rows.xs("with", level=1), rows.loc["BERT-base", "with"]
     gain = after["IsoLayer", "score"] - after["IsoBN", "score"]
     ev = sum(bert["IsoLayer", f"EV{k}"] - bert["IsoBN", f"EV{k}"] for k in (1, 2, 3))/3
@@ -324,10 +329,9 @@ def isolayer_table3(evidence:Evidence)->list[Claim]:
                   claimed="down", found=nothing, reason="runs with RoBERTa-large")
     return [*(claim for task in isolayer_tasks for claim in _beside_isobn(evidence, task)), other]
 
-
 # %% ../../nbs/study/04_other_claims.ipynb #43a4b85b
 def isolayer_figure2(evidence:Evidence)->list[Claim]:
     "Figure 2: the variance that the first directions explain."
-    claim = partial(_isolayer_claim, evidence, "cola", "Figure 2", with_layer, stage_one)
+    claim = partial(_isolayer_claim, _ends_of(evidence, "cola"), "cola", "Figure 2", with_layer, stage_one)
     return [claim("all_ev", claimed="down"),
             claim("cls_anisotropy_raw", claimed="down", paper=own, where="IsoLayer, Figure 2")]
