@@ -81,9 +81,9 @@ def _comparable_records(
 def _run_row(
     record:RunRecord, # finished
 )->dict:              # name of a column -> value
-    "The values shown for one run, to five digits; None for a cloud without variance, which has no IsoScore."
+    "The values shown for one run, IsoScores to four decimals; None for a cloud without variance, which has none."
     end = record.epochs[-1]
-    def short(value): return value if value is None else round(value, 5)
+    def short(value): return value if value is None else round(value, 4)
     return dict(id=record.id, seed=record.config["seed"], metric=record.metric, score=record.score,
                 isoscore=short(end["isoscore"]), layers=list(map(short, end["isoscore_layers"])))
 
