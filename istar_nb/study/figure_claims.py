@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['places', 'figure2_size', 'dose_grids', 'dose_methods', 'figure4_grids', 'figure4_places', 'planted', 'figure5_grids',
-           'figure7_grids', 'figure8_grids', 'figure2_record', 'istar_figure2', 'istar_figure3', 'trends', 'doses',
-           'figure4_runs', 'largest_share', 'istar_figure4', 'figure5_runs', 'istar_figure5', 'figure6_runs',
+           'figure7_grids', 'figure8_grids', 'with_mpnet', 'figure2_record', 'istar_figure2', 'istar_figure3', 'trends',
+           'doses', 'figure4_runs', 'largest_share', 'istar_figure4', 'figure5_runs', 'istar_figure5', 'figure6_runs',
            'figure6_moves', 'istar_figure6', 'figure7_runs', 'figure7_table', 'istar_figure7', 'figure8_runs',
            'istar_figure8']
 
@@ -24,13 +24,18 @@ from .verdicts import (Claim, best_elsewhere, correlation_estimate, own,
 places = {place_name(encoder, task): dict(encoder=encoder, task=task)
           for encoder, task in (("MiniLM", "cola"), ("scratch", "sst2"))}
 
+def with_mpnet(task:str)->dict[str,dict]: # as `places`
+    "The `places`, and MPNet on the task that the paper shows."
+    return places | {place_name("MPNet", task): dict(encoder="MPNet", task=task)}
+
+
 def _first_tasks(
-    runs,           # pandas DataFrame from `istar_runs`
-    chosen=places,  # encoders and tasks by their names
-):                  # pandas DataFrame, of the chosen alone, with their names in the column `place`
+    runs,         # pandas DataFrame from `istar_runs`
+    task:str="",  # the one of MPNet; without it, the `places` alone
+):                # pandas DataFrame, of these alone, with their names in the column `place`
     "The runs of the encoders and tasks on which claims about geometry are tested."
     runs = runs.assign(place=list(map(place_name, runs.encoder, runs.task)))
-    return runs[runs.place.isin(chosen)]
+    return runs[runs.place.isin(with_mpnet(task) if task else places)]
 
 # %% ../../nbs/study/03_figure_claims.ipynb #e375d1d9
 figure2_size = 700    # points in a sample, the only size that the paper names
@@ -122,7 +127,7 @@ def doses(evidence:Evidence)->list[Claim]:
 
 # %% ../../nbs/study/03_figure_claims.ipynb #61acf1b4
 figure4_grids = ("cola", "scratch", "scratch-seeds", "scratch-methods", "table1-mpnet")
-figure4_places = places | {place_name("MPNet", "qnli"): dict(encoder="MPNet", task="qnli")}    # the last: λ = 1 alone
+figure4_places = with_mpnet("qnli")    # MPNet with λ = 1 alone
 
 planted = {"outlier": "MiniLM with outlier, SST-2", "spectrum": "MiniLM without outlier, SST-2"} # shape of the start
 
@@ -131,7 +136,7 @@ def figure4_runs(
 ):                      # pandas DataFrame with `length` of the mean activation and `last`, the last layer's IsoScore
     "Plain runs and CosReg's, of `figure4_places` and from the planted starts."
     import pandas as pd
-    runs = _first_tasks(istar_runs(evidence, *figure4_grids, methods=("none", "cosreg")), figure4_places)
+    runs = _first_tasks(istar_runs(evidence, *figure4_grids, methods=("none", "cosreg")), "qnli")
     starts = evidence.runs("outlier")
     runs = runs[runs.batch_size == 32].assign(condition="")
     shapes = dict(outlier="with a planted outlier", spectrum="without a planted outlier")
@@ -191,8 +196,7 @@ figure5_grids = ("cola", "scratch", "table1-mpnet")
 
 def figure5_runs(evidence:Evidence): # pandas DataFrame with `dimension`, TwoNN of the last layer
     "Plain runs and I-STAR's, of `places` and of MPNet on the paper's task."
-    chosen = {*places, place_name("MPNet", "sst2")}
-    runs = _first_tasks(istar_runs(evidence, *figure5_grids), chosen)
+    runs = _first_tasks(istar_runs(evidence, *figure5_grids), "sst2")
     return runs.assign(dimension=runs.two_nn_layers.str[-1].astype(float))
 
 # %% ../../nbs/study/03_figure_claims.ipynb #afb49be9
@@ -237,7 +241,7 @@ def figure6_runs(
     evidence:Evidence,  # the records
 ):                      # pandas DataFrame with the mean IsoScore of the `early` and of the `late` half of the layers
     "Plain runs and I-STAR's, of `places` and of MPNet on the paper's task, with the layers in two halves."
-    runs = _first_tasks(istar_runs(evidence, *figure5_grids), figure4_places)
+    runs = _first_tasks(istar_runs(evidence, *figure5_grids), "qnli")
     layers = [np.array(row[1:], float) for row in runs.isoscore_layers]
     return runs.assign(early=[x[:len(x)//2].mean() for x in layers], late=[x[len(x)//2:].mean() for x in layers])
 
