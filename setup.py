@@ -28,8 +28,7 @@ setup(
     classifiers=["Development Status :: 3 - Alpha", "Intended Audience :: Science/Research",
                  "Natural Language :: English",
                  *[f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13)]],
-    packages=find_packages(include=[cfg["lib_path"], cfg["lib_path"]+".*"],
-                           exclude=[cfg["lib_path"]+".study*"]),    # it reads records that only a checkout has
+    packages=find_packages(include=[cfg["lib_path"], cfg["lib_path"]+".*"]),
     package_data={cfg["lib_name"]: ["py.typed", "*.pyi"]},
     python_requires=">="+cfg["min_python"],
     install_requires=shlex.split(cfg["requirements"]),

@@ -7,6 +7,7 @@ import statistics
 import subprocess
 import sys
 from configparser import ConfigParser
+from contextlib import suppress
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -76,7 +77,7 @@ def test_imports_point_downward_and_never_to_the_tools(module):
 
 
 def test_a_name_has_one_owner():
-    "A public name of what pip installs is defined in one room."
+    "A public name is defined in one room; the study may use its words once more."
     owners = {}
     for module, path in modules.items():
         if module.startswith("study."): continue
@@ -102,11 +103,31 @@ def test_a_folder_has_at_most_twelve_rooms():
     assert max(sum(path.parent.name == folder for path in numbered) for folder in FOLDERS) <= 12
 
 
-def test_the_study_is_not_installed():
-    "It reads records and pages that only a checkout has, and nothing that is installed imports it."
-    for module, path in modules.items():
-        used = [name for name in imports(path) if name.startswith("istar_nb.study")]
-        assert module.startswith("study.") or not used, module
+def imported(notebook):
+    "What the cells of a notebook import."
+    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] != "code": continue
+        with suppress(SyntaxError):    # a cell of another program
+            for node in ast.walk(ast.parse("".join(cell["source"]))):
+                if isinstance(node, ast.Import): yield from (alias.name for alias in node.names)
+                if isinstance(node, ast.ImportFrom) and not node.level: yield node.module
+
+
+def test_what_pip_installs_runs_every_notebook(tmp_path):
+    "Every module of the package, and every package of others, that a notebook imports."
+    subprocess.run([sys.executable, "setup.py", "-q", "build_py", "--build-lib", tmp_path], cwd=root, check=True,
+                   capture_output=True)
+    extras = declared("requirements", "notebooks_requirements")
+    assert declared("notebooks_requirements") <= declared("dev_requirements")
+    wanted = {name: path.stem for path in (root/"nbs").rglob("[!._]*.ipynb") for name in imported(path)}
+    for name, notebook in wanted.items():
+        package = name.partition(".")[0]
+        if package == "istar_nb":
+            place = tmp_path/name.replace(".", "/")
+            assert place.is_dir() or place.with_suffix(".py").is_file(), f"{notebook} imports {name}"
+        elif package not in sys.stdlib_module_names:
+            known = {distribution.lower() for distribution in distributions().get(package, [package])}
+            assert known & (extras | {"ipython"}), f"{notebook} imports {name}"    # which ipywidgets and Jupyter need
 
 
 def test_isoscore_imports_torch_and_nothing_heavier():
@@ -123,13 +144,13 @@ def test_help_needs_neither_torch_nor_transformers():
                                          check=True).stdout
 
 
-def declared():
-    "The distributions that settings.ini names for the library and its extras, without the development tools."
+def declared(*keys):
+    "The distributions of some lists in settings.ini; without a name, of the library and all extras but two."
     parser = ConfigParser(delimiters=["="])
     parser.read(root/"settings.ini", encoding="utf-8")
-    own = {key: value
-           for key, value in parser["DEFAULT"].items() if key.endswith("requirements") and key != "dev_requirements"}
-    return {re.match(r"[\w.-]+", requirement)[0].lower() for value in own.values() for requirement in value.split()}
+    settings, others = parser["DEFAULT"], ("dev_requirements", "notebooks_requirements")
+    keys = keys or [key for key in settings if key.endswith("requirements") and key not in others]
+    return {re.match(r"[\w.-]+", requirement)[0].lower() for key in keys for requirement in settings[key].split()}
 
 
 distributions = functools.cache(packages_distributions)   # it reads every package's list of files

@@ -1,6 +1,8 @@
 "What users of nbdev expect of its commands: settings that lead somewhere, and pages that its documentation can take."
+import os
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -66,3 +68,16 @@ def test_a_command_changes_nothing(copied, command):
     nbdev(copied, f"from nbdev.{module} import {command}\n{command}()")
     after = contents()
     assert [str(path) for path in after if after[path] != before.get(path)] == [] and set(before) == set(after)
+
+
+def test_the_ci_ends_on_one_count(tmp_path):
+    "Whatever a step does, its failure is counted."
+    steps = dict(demo="exit 0", test="echo 5 passed, 0 failed\necho 40 passed, 2 failed\nexit 1")
+    for name, status in (("demo", "exit 0"), ("demo", "exit 2")):
+        cases = "\n".join(f"{step})\n{lines};;" for step, lines in (steps | {name: status}).items())
+        (tmp_path/"make").write_text(f"#!/bin/sh\ncase $1 in\n{cases}\nesac\n")
+        (tmp_path/"make").chmod(0o755)
+        done = subprocess.run([root/".ci"/"run"], capture_output=True, encoding="utf-8",
+                              env=os.environ | dict(PATH=f"{tmp_path}:{os.environ['PATH']}"))
+        assert done.returncode == 1
+        assert done.stdout.splitlines()[-1] == f"40 passed, {2 + (status != 'exit 0')} failed"

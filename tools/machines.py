@@ -86,7 +86,7 @@ def run(setting, names):
             Path(changed["HOME"]).mkdir()
         compiled = str(Path(temporary)/"compiled")    # what one machine has compiled can crash another
         environment = kept | changed | dict(PYTHONPATH=str(folder), TORCHINDUCTOR_CACHE_DIR=compiled)
-        if not setting.alone: return test([*setting.options, *names], folder, environment)
+        if not setting.alone: return test([*setting.options, *(names or ["nbs", "tests"])], folder, environment)
         notebooks = [p.stem for p in sorted((root/"nbs").rglob("[!._]*.ipynb")) if not names or p.stem in names
                      or "nbs" in names]
         return tuple(map(sum, zip(*(test(["-n0", name], folder, environment) for name in notebooks))))

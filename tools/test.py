@@ -1,9 +1,11 @@
-"""Test everything: each notebook, then what a notebook cannot host; end on `N passed, N failed`.
+"""Test everything: the fast checks, each notebook, then what a notebook cannot host; end on `N passed, N failed`.
 
-`python tools/test.py` tests all; `python tools/test.py 01_scores tests/test_cli.py` only what is named. Words that
-begin with a dash go to pytest, which does the work: pytest.ini and conftest.py say how.
+`python tools/test.py` tests all; `python tools/test.py 01_scores tests/test_cli.py` only what is named, without the
+checks. Words that begin with a dash go to pytest, which does the work: pytest.ini and conftest.py say how. Notebooks
+and tests are counted; checks only where they fail.
 """
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -38,6 +40,7 @@ def main(words):
     options, names = [w for w in words if w.startswith("-")], [w for w in words if not w.startswith("-")]
     os.chdir(root)
     counter = Counter()
+    if not names: counter.failed += subprocess.run([sys.executable, root/"tools"/"check.py"]).returncode != 0
     workers = min(4, 1 + (os.cpu_count() or 1))    # one more than cores: some wait for a browser or a cluster
     # the tests of a file share what it sets up
     side_by_side = ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]

@@ -52,7 +52,8 @@ def find_folder(
     "A folder of the checkout that the package is in, or else of the one above the working folder."
     for base in (Path(istar_nb.__file__).resolve().parents[1], Path.cwd(), *Path.cwd().parents):
         if (base/where/holds).exists(): return base/where
-    raise ValueError(f"there is no {where}/{holds} beside the package, nor above the folder {Path.cwd().name}")
+    raise ValueError(f"there is no {where}/{holds} beside the package, nor above the folder {Path.cwd().name}: "
+                     "work in a copy of the repository, which holds the records of the study")
 
 # %% ../../nbs/base/10_files.ipynb #11cb0c43
 def local_folder(
