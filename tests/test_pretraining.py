@@ -45,6 +45,17 @@ def test_killed_in_the_middle(tmp_path):
     assert not list((tmp_path/"killed"/"checkpoints").iterdir())
 
 
+def test_states_of_held_out_texts_are_not_kept(tmp_path, monkeypatch):
+    "What waits for the end of an evaluation is one token of a text, not a view of all of them."
+    kept, joined = [], torch.cat
+    def cat(parts, *args, **options):
+        kept.extend(part.untyped_storage().nbytes()/part.nbytes for part in parts if part.ndim == 3)    # layers, texts, d
+        return joined(parts, *args, **options)
+    monkeypatch.setattr(torch, "cat", cat)
+    run(replace(config, steps=1, evaluate_every=1), tmp_path)
+    assert kept and max(kept) == 1
+
+
 def test_record_without_its_model_is_made_again(tmp_path):
     short = replace(config, steps=4, evaluate_every=4)
     first = run(short, tmp_path)

@@ -39,7 +39,8 @@ def cls_features(
         for batch in batches:
             inputs = {k: v for k, v in batch.items() if k != "labels"}
             last = model.encoder(**inputs, return_dict=True).last_hidden_state
-            states.append(token_states(last, batch.get("attention_mask"), model.token).float())
+            found = token_states(last, batch.get("attention_mask"), model.token)
+            states.append(found.float().clone())    # a view would keep the states of all tokens
             labels.append(batch["labels"])
     if not states: raise ValueError("`batches` is empty")
     return Features(torch.cat(states), torch.cat(labels))

@@ -150,15 +150,15 @@ def _cls_scores(
                 cls_explained_variance_raw=defined(lambda: spectrum(embedding, center=False)[:20].cumsum(0)))
 
 # %% ../../nbs/training/06_evaluation.ipynb #85559eea
-def _head_outputs(out, kind:str)->list[tuple[Tensor,...]]: # of every row, on the host
+def _head_outputs(out, kind:str)->Tensor: # (B, 1, classes), or of a span (B, 2, T): its start and its end; on the host
     "What the model's head says of every row of a batch."
     logits = [out.start_logits, out.end_logits] if kind == "span" else [out.logits]
-    return list(zip(*(x.float().cpu() for x in logits)))
+    return torch.stack(logits, dim=1).float().cpu()
 
 # %% ../../nbs/training/06_evaluation.ipynb #92f5b221
 def _head_scores(
     task:Task,                        # of the run
-    outputs:list[tuple[Tensor,...]],  # of every feature, in their order
+    outputs:list[Tensor],             # of every feature, in their order
     features:list[dict],              # from `encode`
     rows:list[dict],                  # that they were made from
 )->dict[str,float]:
@@ -180,7 +180,7 @@ def _answers(
 # %% ../../nbs/training/06_evaluation.ipynb #09afa864
 def _head_answers(
     task:Task,                        # of the run
-    outputs:list[tuple[Tensor,...]],  # of every feature, in their order
+    outputs:list[Tensor],             # of every feature, in their order
     features:list[dict],              # from `encode`
     last:bool,                        # whether this is the end of training
 )->dict:
@@ -213,8 +213,8 @@ class Evaluation:
         self.directions += unit.sum(0, dtype=scalar_dtype(unit))
         points = [states.points(l, "cls").float() for l in range(len(states.layers))]
         points.append(out["embedding"].float() if "embedding" in out else points[-1])
-        self.cls += zip(rows, torch.stack(points, dim=1).cpu())
-        self.outputs += zip(rows, _head_outputs(out, self.kind))
+        self.cls.append((rows, torch.stack(points, dim=1).cpu()))
+        self.outputs.append((rows, _head_outputs(out, self.kind)))
 
     def gather(self, session:Session)->None:
         "Bring the parts of all processes together, in the order of the rows."
@@ -222,7 +222,9 @@ class Evaluation:
             self.outputs, self.cls = gather_object(self.outputs), gather_object(self.cls)
             self.moments.all_reduce()
             self.directions = session.accelerator.reduce(self.directions, "sum")
-        def ordered(pairs): return [value for _, value in sorted(pairs, key=lambda pair: pair[0])]
+        def ordered(batches):
+            found = [pair for rows, values in batches for pair in zip(rows, values)]
+            return [value for _, value in sorted(found, key=lambda pair: pair[0])]
         self.outputs, self.cls = ordered(self.outputs), ordered(self.cls)
 
     def geometry(self)->dict:

@@ -204,9 +204,8 @@ def _held_out_geometry(session:Session)->dict:
         sizes = states.mask.sum(1)
         moments.add(states, range(64*start, 64*start + len(sizes)))
         inner = 1 + (torch.rand(len(sizes), generator=generator)*(sizes-2)).long()   # neither [CLS] nor [SEP]
-        stacked = torch.stack(list(states.layers)).float().cpu()
-        cls.append(stacked[:, :, 0])
-        tokens.append(stacked[:, torch.arange(len(sizes)), inner])
+        for kept, place in ((cls, torch.zeros_like(inner)), (tokens, inner)):    # no view, which would keep the batch
+            kept.append(torch.stack([x[torch.arange(len(x)), place] for x in states.layers]).float().cpu())
     cls, tokens = torch.cat(cls, dim=1), torch.cat(tokens, dim=1)
     def anisotropy(x, how): return defined(lambda: sv_anisotropy(x[-1], 1, center=how == "centred"))
     shares = {f"{name}_anisotropy_{how}": anisotropy(x, how)
