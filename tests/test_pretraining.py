@@ -49,7 +49,8 @@ def test_states_of_held_out_texts_are_not_kept(tmp_path, monkeypatch):
     "What waits for the end of an evaluation is one token of a text, not a view of all of them."
     kept, joined = [], torch.cat
     def cat(parts, *args, **options):
-        kept.extend(part.untyped_storage().nbytes()/part.nbytes for part in parts if part.ndim == 3)    # layers, texts, d
+        for part in parts:
+            if part.ndim == 3: kept.append(part.untyped_storage().nbytes()/part.nbytes)    # layers, texts, d
         return joined(parts, *args, **options)
     monkeypatch.setattr(torch, "cat", cat)
     run(replace(config, steps=1, evaluate_every=1), tmp_path)
