@@ -114,3 +114,37 @@ def test_more_documents_shown_than_there_are_is_an_error():
     assert health(clustered(60), relevant=found, k=9, dims=[12]).variants[0]["recall"] is not None
     with pytest.raises(ValueError, match="`k` is 10, and of 10 documents all"):
         health(clustered(60), relevant=found, dims=[12])
+
+
+def test_a_query_that_is_also_a_document_does_not_find_itself():
+    "Duplicates: each text is to find its copy, and a perfect embedding finds all of them with one document shown."
+    half, others = clustered(60), clustered(40, seed=1)
+    vectors = np.concatenate([half, half*2, others])    # the cosine of a text and its copy is 1
+    found = [(i, (i + 60) % 120) for i in range(120)]
+    rows = {row["name"]: row for row in health(vectors, relevant=found, k=1, dims=[4]).variants}
+    assert rows["as they are"]["recall"] == 1 and rows["binary"]["recall_verdict"] != "better"
+    with pytest.raises(ValueError, match="`k` is 119, and of 119 documents all"):
+        health(vectors, relevant=found, k=119, dims=[4])
+    with pytest.raises(ValueError, match="`relevant`: number 1 has one text as query and document"):
+        health(vectors, relevant=[(0, 60), (3, 3)], k=1)
+
+
+def test_queries_and_documents_are_read_with_their_prompts(tmp_path):
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
+    from istar_nb.text.encoders import load_encoder
+    encoder = load_encoder("tiny-bert")
+    for part in encoder: part.save_pretrained(tmp_path)
+    asks = "Which of these does it ask for, please, and why would that be so: "
+    model = SentenceTransformer(str(tmp_path), device="cpu", prompts=dict(query=asks, document="A passage. "))
+    queries, documents = ({f"{name}{i}": text for i, text in enumerate(texts)}
+                          for name, texts in (("q", TEXTS[:40]), ("d", [text[:-5] for text in TEXTS])))
+    expected = InformationRetrievalEvaluator(queries, documents, {f"q{i}": {f"d{i}"} for i in range(40)},
+                                             precision_recall_at_k=[5])(model)["cosine_recall@5"]
+    found = list(zip(TEXTS[:40], documents.values()))
+    def recall(): return health(model, TEXTS, relevant=found, documents=documents.values(), k=5, dims=[8])
+    assert recall().variants[0]["recall"] == pytest.approx(expected, abs=0.02) and "prompts" in recall().source
+    model.prompts = {}
+    assert recall().variants[0]["recall"] > expected + 0.1
+    with pytest.raises(ValueError, match="`tokens`"): health(model, TEXTS, tokens="max")
+    assert "cls of the tokens" in health(model, TEXTS, tokens="cls", dims=[8]).source

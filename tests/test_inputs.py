@@ -17,6 +17,7 @@ from istar_nb.geometry.scores import isoscore, isoscore_unbiased
 from istar_nb.geometry.measures import (effective_rank, explained_variance, high_variance_dimensions, mean_activation,
                                         mean_cosine, outlier_dimensions, partition_score, sv_anisotropy)
 from istar_nb.penalties.second_stage import Features
+from istar_nb.report.model_measures import Measurement, _pooled_summary
 from istar_nb.penalties.topology import h0_bars, persistent_entropy, select_bars
 from istar_nb.report.statistics import bootstrap_interval
 from istar_nb.geometry.transforms import AllButTheTop, NormMoments, Whitening
@@ -279,3 +280,16 @@ def test_an_audit_keeps_as_many_tokens_as_it_is_told():
 def test_an_entry_larger_than_every_variance_is_no_covariance():
     with pytest.raises(ValueError, match="`cov` is no covariance"):
         inb.isoscore_from_cov(torch.tensor([[1., 5.], [5., 1.]]))
+
+
+def test_a_union_of_layers_has_the_dimension_of_tokens_not_of_their_way_through_layers():
+    "States of one token in two layers are close, and neighbours of each other in a sample that holds both."
+    states, parts = torch.randn(1200, 8, generator=torch.Generator().manual_seed(3)), []
+    for l in range(3):
+        parts.append(Measurement(sample=600))
+        parts[l].update(states + 0.05*l)
+    alone, union = two_nn(states), _pooled_summary(parts)["pooled"]
+    assert abs(union["two_nn"] - alone) < 1 and union["count"] == 3600
+    near = torch.cat([states[:300], states[:300]*(1 + 1e-7)])
+    with pytest.raises(ValueError, match="0 points without a double"): two_nn(near)
+    with pytest.raises(ValueError, match="0 points without a double"): two_nn(near.double())

@@ -262,6 +262,31 @@ def test_a_folder_with_wildcards_in_its_name_is_read(kind, below, tmp_path, monk
     assert read_splits(Path()) == read_splits(Path("../data")) == dict(train=rows, validation=rows)
 
 
+@pytest.mark.parametrize("first", ["0,Slow, very slow,bad", "7,Slow, very slow,bad", "0,Slow, very, slow,bad"])
+def test_a_comma_too_many_in_the_first_row_shifts_no_column(first, tmp_path):
+    path = tmp_path/"films.csv"
+    path.write_text(f"id,text,label\n{first}\n1,Bright,good\n2,Dull,bad\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="first row has more cells than its header"): read_splits(path)
+
+
+@pytest.mark.parametrize("ending, separator", [("csv", ","), ("tsv", "\t"), ("csv.gz", ",")])
+def test_quotation_marks_with_a_backslash_are_kept(ending, separator, tmp_path):
+    path = tmp_path/f"films.{ending}"
+    texts = ['He said "no", twice', "A path C:\\films\\", 'one\n"two"', '"', "plain"]
+    table = pd.DataFrame(dict(text=texts, label=range(5)))
+    table.to_csv(path, index=False, sep=separator, quoting=2, doublequote=False, escapechar="\\")
+    assert [row["text"] for row in read_splits(path)["train"]] == texts
+
+
+@pytest.mark.parametrize("content, said", [
+    ('text,label\nDull,0\n"Great" film,1\n', "line 3 has a cell that begins with a quotation mark"),
+    ("text,label\nDull,0\nCaf\udce9,1\n", "not UTF-8 in line 3")])
+def test_what_a_file_with_commas_loses_is_named_by_its_line(content, said, tmp_path):
+    path = tmp_path/"films.csv"
+    path.write_bytes(content.encode(errors="surrogateescape"))
+    with pytest.raises(ValueError, match=said): read_splits(path)
+
+
 def test_columns_that_are_not_used_may_hold_anything(tmp_path):
     rows = "".join(f"{10**25 + i},text {i},{i % 2},{'' if i else 'x'}\n" for i in range(20))
     (tmp_path/"ids.csv").write_text("id,text,label,note\n" + rows, encoding="utf-8")

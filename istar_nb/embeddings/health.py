@@ -21,7 +21,7 @@ from ..base.points import unit_rows
 from .quality import (Judged, _cosine_matrix, agreement, bit_balance, cosine_quantiles,
                                          difference_verdict, isoscore_within, judged_pairs, judged_recalls,
                                          largest_share, recalls, shape_of, side)
-from .questions import Questions, _RowNumbers, _Texts, questions
+from .questions import Questions, _RowNumbers, _Texts, in_roles, questions
 from .reading import Massive, Vectors, read_points, sentence_vectors
 from .variants import check_dims, variants
 from ..geometry.measures import outlier_dimensions
@@ -130,7 +130,7 @@ def _variant_rows(x:Tensor, asked:Questions, dims:Sequence[int], k:int, margin:f
         if len(asked.pairs): cosines.append(_cosines(changed, asked.pairs))
         if len(asked.queries):
             q, documents = (torch.from_numpy(changed[i.numpy()]) for i in (asked.queries, asked.documents))
-            found.append(recalls(q, documents, asked.relevant, k))
+            found.append(recalls(q, documents, asked.relevant, k, asked.own))
     judged = dict(spearman=judged_pairs(np.stack(cosines), asked.gold) if cosines else [],
                   recall=judged_recalls(np.stack(found)) if found else [])
     for name, values in judged.items():
@@ -169,7 +169,7 @@ def advice_on(rows:Sequence[dict])->dict[str,str]: # rows of variants -> questio
         cut = row["kind"] == "cut"
         if not cut and row["name"] not in _asked: continue
         said = [_answer(row, name, first) for name in _labelled if f"{name}_verdict" in row]
-        if not said and row.get("agreement") is None: continue
+        if not said and None in (row.get("agreement"), row.get("agreement_se")): continue
         question = f"Cut to {row['dims']} dimension{'s'*(row['dims'] != 1)}?" if cut else _asked[row["name"]]
         found[question] = "; ".join(said or [_without_labels(row)])
     return found
@@ -334,8 +334,9 @@ def _embedded(model:object, texts:Iterable|None, hub:bool, tokens:str|None, max_
         name = Path(model).name if isinstance(model, (str, Path)) else "points"
         return Vectors(x, {}, "rows of points"), questions(_RowNumbers(len(x)), None, **more), name
     index = _Texts()
-    asked = questions(index, texts, **more)
-    vectors = sentence_vectors(model, list(index.numbers), tokens, hub, max_length, progress)
+    asked, rows = in_roles(questions(index, texts, **more))
+    listed, (numbers, roles) = list(index.numbers), zip(*rows)
+    vectors = sentence_vectors(model, [listed[i] for i in numbers], tokens, roles, hub, max_length, progress)
     if isinstance(model, (str, Path)): return vectors, asked, Path(model).name or str(model)
     inner = model[0] if isinstance(model, tuple) else getattr(model[0], "auto_model", model)
     return vectors, asked, _model_label(inner) if hasattr(inner, "config") else type(inner).__name__
@@ -370,8 +371,8 @@ def health(
     x, described = vectors.points, vectors.points[asked.described]
     findings = [*_cosine_findings(described), *_coordinate_findings(described), *_massive_finding(vectors.massive)]
     if len(asked.labels): findings += _class_findings(x[asked.labelled], asked.labels)
-    if len(asked.queries) and k >= len(asked.documents):
-        raise ValueError(f"`k` is {k}, and of {len(asked.documents)} documents all would be shown: give more, or a "
-                         "smaller `k`")
+    shown = len(asked.documents) - bool((asked.own >= 0).any())    # a query is not shown itself
+    if len(asked.queries) and k >= shown:
+        raise ValueError(f"`k` is {k}, and of {shown} documents all would be shown: give more, or a smaller `k`")
     rows = _variant_rows(x, asked, check_dims(dims, x.shape[1]), k, margin)
     return Health(name, _source_of(asked, vectors.how), k, margin, findings, rows, advice_on(rows), environment())

@@ -241,13 +241,16 @@ def recalls(
     documents:Tensor,           # (m, d)
     relevant:Sequence[set[int]],# documents that are relevant to each query, one at least
     k:int=10,                   # documents that are shown
+    own:Tensor|None=None,       # (q,) which document each query is itself, -1 for none; None: none is
 )->np.ndarray:                  # (q,) in [0, 1]
-    "The share of relevant documents among the k nearest by cosine, of every query; ties count by their probability."
+    "Relevant documents among the k nearest by cosine to every query but itself, as a share; ties count by probability."
     queries, documents = (unit_rows(x).float() for x in (queries, documents))
-    k, rows, found = min(k, len(documents)), iter(relevant), []
+    own = torch.full((len(queries),), -1) if own is None else own
+    k, rows, found = min(k, len(documents) - bool((own >= 0).any())), iter(relevant), []
     close = 1e-6    # float32 does not tell cosines apart that are closer
-    for part in queries.split(1024):
+    for part, itself in zip(queries.split(1024), own.split(1024)):
         cosines = part @ documents.T
+        cosines[itself >= 0, itself[itself >= 0]] = -torch.inf
         last = cosines.topk(k, 1).values[:, -1:]
         above, tied = cosines > last + close, (cosines - last).abs() <= close
         odds = (k - above.sum(1))/tied.sum(1)

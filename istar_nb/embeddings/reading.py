@@ -91,10 +91,23 @@ def _sentence_model(name:str, hub:bool)->object|None: # a SentenceTransformer; N
     with quiet(): return SentenceTransformer(source, local_files_only=not hub)
 
 
+def _in_roles(model:object, texts:Sequence[str], roles:Sequence[str], progress:bool)->np.ndarray: # (n, d) float32
+    "Vectors of a SentenceTransformer, as its retrieval evaluator makes them of queries and of documents."
+    calls, parts, order = dict(query="encode_query", document="encode_document"), [], []
+    for role in dict.fromkeys(roles):
+        places = [i for i, other in enumerate(roles) if other == role]
+        encode = getattr(model, calls.get(role, "encode"))
+        x = encode([texts[i] for i in places], show_progress_bar=progress, convert_to_numpy=True)
+        parts.append(np.asarray(x, np.float32))
+        order += places
+    return np.concatenate(parts)[np.argsort(order)]
+
+
 def sentence_vectors(
     model:object,            # a name, a SentenceTransformer, or (model, tokenizer)
     texts:Sequence[str],     # of any number
     tokens:str|None=None,    # how tokens become a vector: "mean", "cls" or "last"; None: as the model says, or the mean
+    roles:Sequence[str]|None=None, # "query", "document" or "" of each text, for models with prompts; None: no roles
     hub:bool=False,          # allow downloads from the Hugging Face hub
     max_length:int=256,      # tokens kept of a text, where the model does not say
     progress:bool=False,     # show a progress bar
@@ -103,16 +116,17 @@ def sentence_vectors(
     if tokens not in (*POOLINGS, None): raise ValueError(f"`tokens` must be one of {POOLINGS} or None, not {tokens!r}")
     with waiting("loading the model", progress):
         given = str(model) if isinstance(model, Path) else model
+        if _is_sentence_model(given) and tokens is not None: given = given, given.tokenizer
         own = given if _is_sentence_model(given) else None
         if isinstance(given, str) and tokens is None: own = _sentence_model(given, hub)
     if own is None: return _from_encoder(_encoder_of(given, hub), texts, tokens or "mean", max_length, progress)
-    x = own.encode(list(texts), show_progress_bar=progress, convert_to_numpy=True)
-    massive = {}
+    x, massive = _in_roles(own, texts, roles or [""]*len(texts), progress), {}
     if hasattr(own[0], "auto_model"):
         few = texts[::-(-len(texts)//500)]
         massive = _from_encoder(_encoder_of((own[0].auto_model, own.tokenizer), hub), few, "mean", max_length, False)
         massive = massive.massive
-    return Vectors(torch.from_numpy(np.asarray(x, np.float32)), massive, "as sentence-transformers makes them")
+    prompts = " with the model's prompts"*any((own.prompts or {}).values())
+    return Vectors(torch.from_numpy(x), massive, f"as sentence-transformers makes them{prompts}")
 
 # %% ../../nbs/embeddings/00_reading.ipynb #6d881520
 def read_points(

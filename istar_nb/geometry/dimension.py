@@ -202,18 +202,30 @@ class Dimension(NamedTuple):
     "An intrinsic dimension with what is needed to judge it."
     dimension:Tensor       # () estimated dimension
     standard_error:Tensor  # () its standard error, for independent points
-    points:int             # points with a ratio: those without an exact double
+    points:int             # points with a ratio: those without a double, exact or but for rounding
 
 # %% ../../nbs/geometry/06_dimension.ipynb #82265a88
+def _without_doubles(
+    distances:Tensor, # (n, 2) nearer and farther distances
+    x:Tensor,         # (n, d) the points
+)->Tensor:            # (N, 2) N ≤ n
+    "The distances of points that have no double but for rounding."
+    lengths = torch.linalg.vector_norm(x, dim=1, dtype=scalar_dtype(x))
+    near, far = distances.to(lengths.dtype).unbind(1)
+    same = near <= 16*torch.finfo(working_dtype(x)).eps*lengths
+    alike = (near <= 256*torch.finfo(torch.float32).eps*lengths) & (far > 1000*near)
+    return distances[~(same | alike)]
+
+# %% ../../nbs/geometry/06_dimension.ipynb #1f148620
 def _neighbor_ratios(
     distances:Tensor, # (n, 2) nearer and farther distances
     name:str="x",     # what the argument is called in an error
 )->Tensor:            # (N,) float64 logarithms of farther/nearer, N ≤ n
-    "ln μ of the points whose nearer distance is not zero; an error if that leaves nothing to estimate from."
-    near, far = distances[distances[:, 0] > 0].to(scalar_dtype(distances)).unbind(1)
+    "ln μ; an error if that leaves nothing to estimate from."
+    near, far = distances.to(scalar_dtype(distances)).unbind(1)
     logs = (far/near).log()
     if len(logs) < 3:
-        raise ValueError(f"`{name}` has {len(logs)} points without an exact double, a dimension needs at least 3")
+        raise ValueError(f"`{name}` has {len(logs)} points without a double, a dimension needs at least 3")
     if not logs.any():
         raise ValueError(f"`{name}` has neighbours at equal distances only: their ratios tell no dimension")
     return logs
@@ -238,7 +250,7 @@ def two_nn_with_error(
     "Intrinsic dimension by the TwoNN estimator, with its standard error and the number of points it rests on."
     discard = check_number("discard", discard, "(0, 1)")
     x = as_points(x, min_points=3)
-    logs = _neighbor_ratios(neighbor_distances(x, 2))
+    logs = _neighbor_ratios(_without_doubles(neighbor_distances(x, 2), x))
     l, y, relative = _fit_line(logs, discard)
     if not len(l): raise ValueError(f"`discard` {discard} leaves none of {len(logs)} ratios")
     if not l.any():
@@ -298,7 +310,7 @@ def gride(
     rows = []
     for near in (2**i for i in range(largest.bit_length()-1)):
         pair = distances[:, [near-1, 2*near-1]]
-        logs = _neighbor_ratios(pair)
+        logs = _neighbor_ratios(_without_doubles(pair, x.cpu()))
         rows.append((near, *_ratio_likelihood(logs, near, 2*near), pair.mean(dtype=logs.dtype), len(logs)))
     order, dimension, error, radius, points = (torch.tensor(column, device="cpu") for column in zip(*rows))
     return ScaleCurve(order, *(t.to(distances.dtype) for t in (dimension, error, radius)), points)

@@ -154,7 +154,8 @@ def _pooled(parts:list[Measurement])->dict[str,Measurement]: # empty for fewer t
     if len(parts) < 2 or len({m.metrics.d for m in parts}) > 1: return {}
     pooled = Measurement(parts[0].metrics.tokens, memory=parts[0].metrics.memory)
     for m in parts: pooled.metrics.merge_state(m.metrics)
-    pooled.sample.points = torch.cat([m.sample.points[:len(m.sample.points)//len(parts)] for m in parts])
+    samples = [m.sample.points.tensor_split(len(parts)) for m in parts]    # of the same tokens: one layer of each
+    pooled.sample.points = torch.cat([part[i] for i, part in enumerate(samples)])
     return dict(pooled=pooled)
 
 def _pooled_summary(parts:list[Measurement], shrinkage:Shrinkage|None=None)->dict[str,dict]: # empty where no union is

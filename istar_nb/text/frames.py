@@ -8,9 +8,11 @@ __all__ = ['most_classes', 'file_format', 'frame_rows', 'read_splits', 'read_ali
 
 # %% ../../nbs/text/00_frames.ipynb #13654007
 import csv
+import io
 import math
 import os
 import re
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,20 +40,32 @@ def file_format(path:Path)->str|None: # such as ".csv"; None for a file that is 
     return suffixes[-1] if suffixes and suffixes[-1] in {*_separators, *_others} else None
 
 # %% ../../nbs/text/00_frames.ipynb #dea7d47b
-def _cell(inside:str)->re.Pattern: # one cell and its end: enclosed in quotation marks, or without one at its start
-    return re.compile(rf'(?:"{inside}*(?:""{inside}*)*"|[^"\t\r\n][^\t\r\n]*)?(?:[\t\r\n]|$)')
+def _cells_of(separator:str, without:str, inside:str)->str: # a pattern
+    "Cells with their ends: enclosed in quotation marks, or without one at their start."
+    return rf'(?s:"(?:[^"{without}]|{inside})*+" *|[^"{separator}\r\n][^{separator}\r\n]*+)?+(?:[{separator}\r\n]|\Z)'
 
-def _is_quoted(path:Path)->bool:
-    "Whether the quotation marks of a file with tabs enclose cells."
+def _text_of(path:Path)->str:
+    "What is in a file, unpacked; an error names the line that is not UTF-8."
     import fsspec
-    with fsspec.open(path, "rt", encoding="utf-8-sig", errors="replace", compression="infer", newline="") as file:
-        text, end = file.read(), 0
-    even = len({line.count("\t") for line in re.split(r"[\r\n]+", text) if line}) < 2    # no cell holds tab or break
-    cell = _cell(r'[^"\t\r\n]' if even else '[^"]')
-    while end < len(text):
-        if (found := cell.match(text, end)) is None: return False
-        end = found.end()
-    return True
+    with fsspec.open(path, "rb", compression="infer") as file: data = file.read()
+    try: return data.decode("utf-8-sig")
+    except UnicodeDecodeError as e: line = data.count(b"\n", 0, e.start) + 1
+    raise ValueError(f"it is not UTF-8 in line {line}")
+
+def _enclosed(text:str, separator:str)->str|None: # None where quotation marks are characters like any other
+    "The text with doubled quotation marks in cells that are enclosed in them."
+    lines = re.split(r"[\r\n]+", text) if separator == "\t" else []
+    without = r"\t\r\n" if lines and len({line.count("\t") for line in lines if line}) < 2 else ""
+    doubled, escaped = _cells_of(separator, without, '""'), _cells_of(separator, without + r"\\", r'""|\\.')
+    def end(cells): return re.match(f"(?:{cells})*+", text).end()
+    if (least := end(doubled)) == len(text): return text
+    if end(escaped) == len(text):
+        def double(cell): return re.sub(r'\\(["\\])', lambda mark: mark[1]*(1 + (mark[1] == '"')), cell[0])
+        return re.sub(escaped, lambda cell: double(cell) if cell[0].startswith('"') else cell[0], text)
+    if separator == "\t": return None
+    line = text.count("\n", 0, least) + 1
+    raise ValueError(f"line {line} has a cell that begins with a quotation mark and does not "
+                     "end with one, or has single ones inside: double those")
 
 # %% ../../nbs/text/00_frames.ipynb #b4e72867
 _numbered = r"\s*[-+]?0\d+\s*"    # a whole number that begins with a zero, as a pattern
@@ -59,14 +73,19 @@ _numbered = r"\s*[-+]?0\d+\s*"    # a whole number that begins with a zero, as a
 def _read_cells(path:Path, words:Sequence[str]=())->"pd.DataFrame": # `words`: columns that hold words in any case
     "A file with commas or tabs."
     import pandas as pd
-    end = file_format(path)
-    plain = dict(quoting=csv.QUOTE_NONE) if end == ".tsv" and not _is_quoted(path) else {}
-    options = dict(sep=_separators[end], low_memory=False, **_cells, **plain)
-    frame = pd.read_csv(path, dtype=dict.fromkeys(words, str), **options)
-    if not isinstance(frame.index, pd.RangeIndex): raise ValueError("its rows have more cells than its header")
+    separator, text = _separators[file_format(path)], _text_of(path)
+    enclosed = _enclosed(text, separator)
+    plain = dict(quoting=csv.QUOTE_NONE) if enclosed is None else {}
+    def read(**more):
+        return pd.read_csv(io.StringIO(text if enclosed is None else enclosed), sep=separator, low_memory=False,
+                           index_col=False, **_cells, **plain, **more)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        try: frame = read(dtype=dict.fromkeys(words, str))
+        except pd.errors.ParserWarning: raise ValueError("its first row has more cells than its header") from None
     numbers = [i for i, kind in enumerate(frame.dtypes) if kind.kind in "iuf"]    # fractions where a cell is empty
     if numbers:
-        for name, cells in pd.read_csv(path, usecols=numbers, dtype=str, **options).items():
+        for name, cells in read(usecols=numbers, dtype=str).items():
             if cells.str.fullmatch(_numbered, na=False).any(): frame[name] = cells
     return frame.astype(object).where(frame.notna(), None)
 
