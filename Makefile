@@ -26,11 +26,11 @@ help: ## list these commands
 demo: .venv/demo ## fine-tune a real encoder with and without I-STAR (a few minutes on a laptop)
 	@$(BIN)/istar demo
 
-test: .venv/dev ## the fast checks, every notebook and every test (ONLY="01_scores" for some)
-	@$(BIN)/python tools/test.py $(ONLY)
+test: .venv/dev ## the checks, every notebook and every test (ONLY="01_scores" for some, TIER=lessons for the notebooks)
+	@$(BIN)/python tools/test.py $(addprefix --tier=,$(TIER)) $(ONLY)
 
-check: .venv/dev ## the fast checks alone: mistakes, types, export and outputs in step
-	@$(BIN)/python tools/check.py
+check: .venv/dev ## mistakes, types, export and outputs in step, and the fast tests
+	@$(BIN)/python tools/test.py --tier=fast
 
 coverage: .venv/dev ## the same, and which lines of the library never ran
 	@$(BIN)/python tools/test.py --cov --cov-report=term-missing:skip-covered

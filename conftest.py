@@ -1,6 +1,7 @@
 """Every notebook is a test: `pytest nbs/geometry/01_scores.ipynb` runs its cells from top to bottom, in the folder it is in.
 
-Cells with a flag of settings.ini's `tst_flags` are left out, as by `nbdev_test`. An exported cell runs under the name and
+There are three tiers, which `--tier=fast` and so on choose: *fast* tests start no process, no browser and no training,
+*lessons* are the notebooks, and everything else is *system*. Cells with a flag of settings.ini's `tst_flags` are left out, as by `nbdev_test`. An exported cell runs under the name and
 line numbers of the module it is exported to, so that a traceback leads there and coverage counts it.
 """
 import ast
@@ -10,11 +11,13 @@ import os
 import random
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
+from types import CodeType, FunctionType
 from unittest.mock import patch
 
 # One compute thread a worker: tests run side by side, and idle threads would fight over the cores.
@@ -28,15 +31,58 @@ from nbdev.config import get_config
 
 root = Path(__file__).resolve().parent
 # What takes longest starts first, so that no core is left idle at the end.
-LONGEST = ["test_ray", "09_training", "test_accelerator", "test_docs", "test_nbdev", "test_sweeps", "test_resume", "test_cli", "test_howto",
-           "test_fuzz", "10_pretraining", "test_integrations", "04_integrations", "07_second_stage", "test_kills", "01_executors",
-           "test_explore", "test_places", "1_measure", "05_isotropy", "test_pretraining", "test_streaming", "test_lab",
-           "test_training", "07_claims", "00_regularizers", "11_transforms"]
+LONGEST = ["test_ray", "test_integrations", "test_cli", "test_docs", "test_sweeps", "09_training", "10_pretraining", "test_accelerator",
+           "test_howto", "test_resume", "test_nbdev", "test_teams", "07_second_stage", "04_integrations", "test_kills", "test_launchers",
+           "01_executors", "test_explore", "test_places", "test_pages", "test_own_data", "test_typed", "1_measure", "05_isotropy",
+           "test_pretraining", "test_streaming", "test_lab", "test_training", "07_claims", "00_regularizers", "11_transforms"]
+
+
+# What a test of the system calls, itself or by its fixtures and helpers: processes, browsers, trainings of the library.
+PROGRAMS, TRAININGS = {"subprocess", "Process", "on_two", "browser_page"}, {"train", "sweep", "pretrain", "launch", "fine_tuning"}
+MOST_SECONDS = 20    # seconds of processor time
 
 
 def pytest_addoption(parser):
+    parser.addoption("--tier", choices=["fast", "lessons", "system"], help="run only the tests of this tier")
     parser.addoption("--shuffle", type=int, metavar="SEED", help="run the files in an order drawn with this seed")
     parser.addoption("--from-root", action="store_true", help="run the notebooks in the repository's root, not in their own folder")
+
+
+def names_in(code):
+    "The names that a function's code looks up, and those in the functions that it defines."
+    return {*code.co_names}.union(*(names_in(part) for part in code.co_consts if isinstance(part, CodeType)))
+
+
+def starts_something(function, seen):
+    "Whether a function of the tests calls one that starts a process, a browser or a training."
+    if not isinstance(function, FunctionType) or function in seen or str(root/"tests") not in function.__code__.co_filename: return False
+    seen.add(function)
+    names = names_in(function.__code__)
+    known = {name: function.__globals__[name] for name in names if name in function.__globals__}
+    if names & PROGRAMS or any(str(getattr(known.get(name), "__module__", "")).startswith("istar_nb.") for name in TRAININGS): return True
+    return any(starts_something(each, seen) for each in known.values())
+
+
+def tier_of(item):
+    "The tier of a test; a file or a test that the rule does not find is marked `system`."
+    if isinstance(item, Run): return "lessons"
+    fixtures = [one.func for many in item._fixtureinfo.name2fixturedefs.values() for one in many]
+    return "system" if item.get_closest_marker("system") or any(starts_something(f, set()) for f in (item.function, *fixtures)) else "fast"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    before = sum(os.times()[:4])
+    result = yield
+    spent = sum(os.times()[:4]) - before
+    if spent > MOST_SECONDS and tier_of(item) == "fast": pytest.fail(f"a fast test took {spent:.0f} s of processor time: mark it `system`")
+    return result
+
+
+def changed():
+    "The files that differ from the commit before."
+    try: return {root/name for name in subprocess.run(["git", "diff", "--name-only", "HEAD~1"], cwd=root, capture_output=True, text=True).stdout.splitlines()}
+    except OSError: return set()
 
 
 def pytest_collect_file(file_path, parent):
@@ -44,10 +90,13 @@ def pytest_collect_file(file_path, parent):
 
 
 def pytest_collection_modifyitems(config, items):
-    "Whole files in another order; the tests of a file share what it sets up."
-    seed = config.getoption("shuffle")
-    files = list(dict.fromkeys(item.path for item in items))
-    if seed is None: files.sort(key=lambda path: LONGEST.index(path.stem) if path.stem in LONGEST else len(LONGEST))
+    "One tier, and whole files in another order, what has changed first; the tests of a file share what it sets up."
+    if tier := config.getoption("tier"):
+        config.hook.pytest_deselected(items=[item for item in items if tier_of(item) != tier])
+        items[:] = [item for item in items if tier_of(item) == tier]
+    seed, files, new = config.getoption("shuffle"), list(dict.fromkeys(item.path for item in items)), changed()
+    places = {name: i for i, name in enumerate(LONGEST)}
+    if seed is None: files.sort(key=lambda path: (path not in new, places.get(path.stem, len(places))))
     else: random.Random(seed).shuffle(files)
     items.sort(key=lambda item: files.index(item.path))
 

@@ -1,10 +1,14 @@
-"Shared by the tests: where the labelled data is, and a command line in a process of its own."
+"Shared by the tests: where the labelled data is, finished runs, and a command line in a process of its own."
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from istar_nb.training.runs import RunConfig
+from istar_nb.training.training import train
 
 
 @pytest.fixture
@@ -13,6 +17,21 @@ def data_dir():
     folder = os.environ.get("ISTAR_DATA")
     if not folder: pytest.skip("ISTAR_DATA is not set: no labelled data here")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory):
+    """Records of small runs of which a test only needs that they are finished; `finished.root` is their store.
+
+    All processes that test share it, so that a run is trained once, by whoever first asks for it.
+    """
+    own = tmp_path_factory.getbasetemp()
+    def record(config=None, **options):
+        while True:
+            try: return train(config or RunConfig(**options), record.root, progress=False)
+            except BlockingIOError: time.sleep(0.1)    # another process is at it
+    record.root = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own)/"finished"
+    return record
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ import torch
 from processes import Process
 from transformers import BertForSequenceClassification
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).resolve().parents[1]
 pages = [ROOT/"nbs"/"start.ipynb", *sorted((ROOT/"nbs"/"howto").glob("*.ipynb"))]
 

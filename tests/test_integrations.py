@@ -31,6 +31,8 @@ from istar_nb.text.features import Collator, encode
 from istar_nb.text.tasks import load_task
 from istar_nb.penalties.topology import EntropyRegularizer
 
+pytestmark = pytest.mark.system
+
 texts = load_task("stdlib-docs")
 families = ["bert", "albert", "distilbert", "roberta", "gpt2"]
 

@@ -26,7 +26,7 @@ KINDS = [dict(), dict(method="istar", lam=-0.5, reference_points=500),
 def configs(tmp_path):
     "A run of every kind, with a small model."
     model = str(write_model(tmp_path/"model"))
-    return [RunConfig(task="sst2", model=model, limit=96, epochs=2, batch_size=16, lr=1e-3, max_length=32, **kind)
+    return [RunConfig(task="sst2", model=model, limit=64, epochs=2, batch_size=16, lr=1e-3, max_length=32, **kind)
             for kind in KINDS]
 
 

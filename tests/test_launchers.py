@@ -13,6 +13,7 @@ from istar_nb.training.pretrain_runs import PretrainConfig
 from istar_nb.training.records import find_record, iterate_records
 from istar_nb.training.runs import RunConfig
 from istar_nb.sweeps.sweeps import sweep
+from istar_nb.base.files import run_lock
 from istar_nb.training.training import launch, train
 from processes import ALONE, Process, held_workers, places_of_two, wait_for_update
 from toy_task import write_still_model, write_task
@@ -23,7 +24,7 @@ LAUNCHERS = dict(
     accelerate="accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no "
                "--dynamo_backend no --main_process_port 0 --no_python")
 toy = dict(task="sst2", limit=96, batch_size=16, epochs=1, lr=1e-3, max_length=16, method="istar", lam=-0.5,
-           reference_points=2000)
+           reference_points=500)
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +148,8 @@ def test_processes_end_with_the_one_that_started_them(how, istar, made, tmp_path
         assert not psutil.wait_procs(workers, timeout=300)[1], "workers end with the process that has started them"
         parent.wait()
     assert find_record(tmp_path/"runs", config.id) is None
+    with run_lock(tmp_path/"runs"/"checkpoints"/config.id) as free: assert free
+    if how != signal.SIGKILL: return    # after the others it goes on from the same files
     process = istar(*words)
     assert "record: runs/" in process.wait() and process.code == 0
     assert len(list(iterate_records(tmp_path/"runs"))) == 1 and not list((tmp_path/"runs"/"checkpoints").iterdir())

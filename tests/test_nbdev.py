@@ -59,17 +59,6 @@ def test_the_readme_is_not_made_by_nbdev():
     assert not (root/settings["nbs_path"]/settings["readme_nb"]).exists() and (root/"README.md").exists()
 
 
-@pytest.mark.parametrize("command", ["nbdev_export", "nbdev_clean"])
-def test_a_command_changes_nothing(copied, command):
-    "In a fresh copy; `make check` says the same of every commit."
-    def contents(): return {path: path.read_bytes() for part in ("nbs", "istar_nb") for path in (copied/part).rglob("*")
-                            if path.suffix in (".ipynb", ".py")}
-    before, module = contents(), dict(nbdev_export="doclinks", nbdev_clean="clean")[command]
-    nbdev(copied, f"from nbdev.{module} import {command}\n{command}()")
-    after = contents()
-    assert [str(path) for path in after if after[path] != before.get(path)] == [] and set(before) == set(after)
-
-
 def test_the_ci_ends_on_one_count(tmp_path):
     "Whatever a step does, its failure is counted."
     steps = dict(demo="exit 0", test="echo 5 passed, 0 failed\necho 40 passed, 2 failed\nexit 1")

@@ -24,7 +24,7 @@ toy = dict(task="sst2", limit=96, batch_size=16, lr=1e-3, max_length=16)
 def made(tmp_path_factory):
     "A small model and the folder of a small task."
     folder = tmp_path_factory.mktemp("made")
-    return str(write_model(folder/"model")), write_task(folder/"data")
+    return str(write_model(folder/"model")), write_task(folder/"data", rows=1000, validation=100)
 
 
 def run(config, data, folder): return train(config, folder, data, checkpoints=folder/"checkpoints", progress=False)

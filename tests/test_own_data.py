@@ -20,6 +20,8 @@ from istar_nb.text.tasks import Task, load_task, own_task
 from istar_nb.training.training import train
 from toy_task import write_model
 
+pytestmark = pytest.mark.system
+
 words = "bright dull slow sharp warm cold plain odd rich thin".split()
 
 

@@ -32,7 +32,7 @@ made = {}
 def data(tmp_path_factory):
     "A small task and model for all sweeps of this file, and for the processes that they start."
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ISTAR_DATA", str(write_task(tmp_path_factory.mktemp("data"))))
+        patch.setenv("ISTAR_DATA", str(write_task(tmp_path_factory.mktemp("data"), rows=300)))
         write_model(base["model"])
         yield
 

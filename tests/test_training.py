@@ -119,11 +119,10 @@ def test_accumulated_gradient_of_other_losses(task, data_dir, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("target, shape", [(0.05, "spectrum"), (0.8, "spectrum"), (0.05, "outlier")])
-def test_a_reparametrised_model_begins_with_another_isoscore_and_the_same_answers(tmp_path, target, shape):
+def test_a_reparametrised_model_begins_with_another_isoscore_and_the_same_answers(finished, tmp_path, target, shape):
     "Before training nothing but the geometry of the last states differs; what is kept of a run says where it began."
     base = RunConfig(task="stdlib-docs", model="tiny-bert", method="reparametrised", limit=200, epochs=1)
-    plain, mapped = (train(c, root=tmp_path, progress=False)
-                     for c in (base, replace(base, target=target, shape=shape)))
+    plain, mapped = finished(base), finished(replace(base, target=target, shape=shape))
     before, after = plain.epochs[0], mapped.epochs[0]
     assert after["accuracy"] == before["accuracy"]
     assert abs(after["isoscore_layers"][-1] - target) < 0.02 < abs(before["isoscore_layers"][-1] - target)

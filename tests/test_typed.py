@@ -19,8 +19,7 @@ from istar_nb.app.cli import commands, main
 from istar_nb.sweeps.grids import load_records
 from istar_nb.text.encoders import load_encoder
 from istar_nb.text.tasks import load_task
-from istar_nb.training.runs import RunConfig
-from istar_nb.training.training import train
+from istar_nb.training.records import save_record
 
 root = Path(__file__).resolve().parents[1]
 SENTENCES = [row["sentence"] for row in load_task("stdlib-docs").train[:40]]
@@ -170,7 +169,7 @@ def test_seeds_and_conditions_take_commas_too(run):
 
 # What a command leaves as it was -------------------------------------------------------------------------------------
 
-def test_an_explorer_does_not_take_the_place_of_another_page(run, capsys):
+def test_an_explorer_does_not_take_the_place_of_another_page(run, provide, capsys):
     provide()
     Path("site").mkdir()
     Path("site/index.html").write_text("mine", encoding="utf-8")
@@ -181,7 +180,7 @@ def test_an_explorer_does_not_take_the_place_of_another_page(run, capsys):
     assert [run("runs", "--explore", "page")[0] for _ in range(2)] == [0, 0], "its own page may be written again"
 
 
-def test_a_judgement_says_what_it_replaces_and_takes_no_margin_for_contrasts(run):
+def test_a_judgement_says_what_it_replaces_and_takes_no_margin_for_contrasts(run, provide):
     provide()
     words = ["judge", "table.csv", "--baseline", "plain", "--export", "notes.csv"]
     assert "written to notes.csv" in run(*words)[1] and "replaced notes.csv" in run(*words)[1]
@@ -231,15 +230,19 @@ def test_the_overview_names_every_command(run):
     assert run("-V") == run("version") == run("--version")
 
 
-def provide():
+@pytest.fixture
+def provide(finished): return lambda: write_inputs(finished)
+
+
+def write_inputs(finished):
     "What the examples of `judge` and `compare` name: a table of scores, runs, contrasts, points and checkpoints."
     rows = [dict(arm=arm, seed=seed, score=0.5 + seed/100 + (arm == "istar")/20) for arm in ("plain", "istar")
             for seed in range(5)]
     pd.DataFrame(rows).to_csv("table.csv", index=False)
-    small = dict(model="tiny-bert", task="stdlib-docs", limit=64, epochs=1)
+    small = dict(model="tiny-bert", task="stdlib-docs", limit=64, validation_limit=64, epochs=1)
     for seed in range(2):
         for arm in (dict(), dict(method="istar", lam=1.0)):
-            train(RunConfig(seed=seed, **small, **arm), root="runs", progress=False)
+            save_record(finished(seed=seed, **small, **arm), "runs")
     Path("declared.yaml").write_text("[{run: istar lam=1, against: none, primary: true}]", encoding="utf-8")
     for name in ("float32", "int8"): np.save(f"{name}.npy", np.random.default_rng(0).normal(size=(60, 8)))
     encoder = load_encoder("tiny-bert")
@@ -257,7 +260,7 @@ def provide_labels():
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_examples_in_the_help_work(example, run):
+def test_examples_in_the_help_work(example, run, provide):
     "They are read in full; what takes long is carried out with a small model."
     _, name, *words = example.split()
     if name in ("train", "demo", "measure") and "cola" not in words and "vectors.npy" not in words:

@@ -27,7 +27,7 @@ def write_still_model(folder):
     return str(folder)
 
 
-def write_task(folder, rows=1000, seed=0, validation=100):
+def write_task(folder, rows=240, seed=0, validation=40):
     "Write sentences of made-up words, some of which go with the label, in the layout of sst2; returns the folder."
     draw, place = random.Random(seed), folder/"glue"/"sst2"
     words = {label: [a + b for a in ("ba", "do", "ki")[:2 + label] for b in ("lu", "re", "mo", "sa")]

@@ -1,6 +1,7 @@
-"""Test everything: the fast checks, each notebook, then what a notebook cannot host; end on `N passed, N failed`.
+"""Test everything: the checks, each notebook, and what a notebook cannot host; end on `N passed, N failed`.
 
-`python tools/test.py` tests all; `python tools/test.py 01_scores tests/test_cli.py` only what is named, without the
+`python tools/test.py` tests all, and with `--tier=fast`, `lessons` or `system` one part of it (see conftest.py);
+`python tools/test.py 01_scores tests/test_cli.py` only what is named, without the
 checks. Words that begin with a dash go to pytest, which does the work: pytest.ini and conftest.py say how. Notebooks
 and tests are counted; checks only where they fail.
 """

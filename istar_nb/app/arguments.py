@@ -15,7 +15,7 @@ from argparse import (SUPPRESS, Action, ArgumentError, ArgumentParser, ArgumentT
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import takewhile
 from pathlib import Path
 from types import NoneType
@@ -80,6 +80,7 @@ def _sections(command:Callable)->tuple[str,str]:
     return about, textwrap.dedent(examples).strip()
 
 
+@cache
 def _comments(described:Callable|type)->dict[str,str]: # name -> text; empty where the source is not at hand
     "The comments beside the parameters of a function or the fields of a dataclass, or above them."
     found, above = {}, ""
