@@ -1,5 +1,6 @@
 "Processes that act as one, started by torchrun, by accelerate and by `launch`, whose end is also theirs."
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,6 @@ from istar_nb.training.training import launch, train
 from processes import ALONE, Process, held_workers, places_of_two, wait_for_update
 from toy_task import write_still_model, write_task
 
-PROGRAM = Path(sys.executable).parent/"istar"
 LAUNCHERS = dict(
     torchrun="torch.distributed.run --standalone --nproc_per_node 2 --no-python",
     accelerate="accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no "
@@ -46,7 +46,8 @@ def without_accelerate(environment):
 def test_a_launcher_joins_its_processes_where_there_is_no_accelerator(launcher, made, tmp_path):
     "They train like one process, and the record says that they were two."
     config, data, words = made
-    command = [sys.executable, "-m", *LAUNCHERS[launcher].split(), PROGRAM, "train", *words]
+    program = Path(sys.executable).parent/"istar" if launcher == "torchrun" else shutil.which("istar")    # a forked one
+    command = [sys.executable, "-m", *LAUNCHERS[launcher].split(), program, "train", *words]
     run = subprocess.run(command, cwd=tmp_path, env=without_accelerate(os.environ | ALONE), encoding="utf-8",
                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600)
     assert run.returncode == 0 and run.stdout.count("record: runs/") == 1, run.stdout

@@ -201,9 +201,9 @@ def test_texts_sorted_by_class_have_the_errors_of_mixed_ones(batch):
         assert 0.4 < errors[0][name]/errors[1][name] < 2.5, name
 
 
-@pytest.mark.parametrize("cut", (1, 333, 5000, 20_000))
-def test_groups_do_not_depend_on_how_points_are_cut(cut):
-    x = torch.randn(20_000, 3, generator=torch.Generator().manual_seed(0))
+@pytest.mark.parametrize("n, cut", ((2000, 1), (20_000, 333), (20_000, 5000)))
+def test_groups_do_not_depend_on_how_points_are_cut(n, cut):
+    x = torch.randn(n, 3, generator=torch.Generator().manual_seed(0))
     parts = filled(IsotropyMetrics(), [(part, None) for part in x.split(cut)])
     whole = filled(IsotropyMetrics(), [(x, None)])
     assert torch.equal(parts.group_sums()[:, 0, 0], whole.group_sums()[:, 0, 0])
