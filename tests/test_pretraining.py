@@ -66,14 +66,13 @@ def test_record_without_its_model_is_made_again(tmp_path):
             == (tmp_path/"moved"/"model.safetensors").read_bytes())
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_both_signs_and_a_target(seed, tmp_path):
-    plain = replace(config, lam=0., steps=40, evaluate_every=40, seed=seed)
+def test_both_signs_and_a_target(tmp_path):
+    plain = replace(config, lam=0., steps=40, evaluate_every=40)
     ends = [run(replace(plain, **change), tmp_path).evaluations[-1]["isoscore"]
             for change in (dict(lam=-1.), dict(lam=1., target=0.3), dict(lam=1.))]
     assert ends[0] < ends[1] < ends[2] and abs(ends[1] - 0.3) < 0.15
     table = load_pretrainings(tmp_path)
-    assert len(table) == 3 and (table.mlm_loss < 6.39).all() and set(table.seed) == {seed}     # ln 600 = 6.397
+    assert len(table) == 3 and (table.mlm_loss < 6.39).all()    # ln 600 = 6.397
 
 
 def test_trained_further(tmp_path, monkeypatch):

@@ -23,7 +23,7 @@ from toy_task import write_still_model
 from processes import on_two
 
 config = RunConfig(model="tiny-bert", method="istar", lam=-0.2, limit=96, epochs=1, batch_size=16, lr=1e-3,
-                   reference_points=4000, max_length=96)
+                   reference_points=500, max_length=96, validation_limit=100)
 
 
 def run(config, data_dir, folder):
