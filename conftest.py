@@ -38,7 +38,7 @@ LONGEST = ["test_ray", "test_integrations", "test_cli", "test_docs", "test_sweep
 
 
 # What a test of the system calls, itself or by its fixtures and helpers: processes, browsers, trainings of the library.
-PROGRAMS, TRAININGS = {"subprocess", "Process", "on_two", "browser_page"}, {"train", "sweep", "pretrain", "launch", "fine_tuning"}
+PROGRAMS, TRAININGS = {"subprocess", "Process", "on_two", "browser_page"}, {"train", "sweep", "select", "pretrain", "launch", "fine_tuning"}
 MOST_SECONDS = 20    # seconds of processor time
 
 
