@@ -1,23 +1,28 @@
 "The stored pages agree with the claims that the records give, and every claim is on its page and among the findings."
+import ast
 import json
 import re
 import shutil
 from collections import Counter
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 
 import istar_nb.study.claims
 from istar_nb.study.answers import sentences
 from istar_nb.study.claims import (claim_cells, claims_table, every_claim, main_claims, one, page_claims, pages,
                                    plot_main, statement, statements)
-from istar_nb.study.control_claims import arm_of, comparison_name, contrasts, declared, sentence_comparisons
+from istar_nb.study.control_claims import (Declared, arm_of, comparison_name, contrasts, declared,
+                                           sentence_comparisons)
 from istar_nb.study.evidence import Evidence, opened
 from istar_nb.study.findings import appendix
 from istar_nb.study.verdicts import correct, meanings
 from istar_nb.sweeps.grids import grid
+from istar_nb.training.runs import multiple_of
 
 root = Path(__file__).resolve().parents[1]
 folder = root/"nbs"/"experiments"
@@ -255,3 +260,49 @@ def test_two_claims_with_the_same_fields_are_an_error(monkeypatch):
     with pytest.raises(ValueError, match="no two claims may have the same fields, and these have: .*single layer"):
         istar_nb.study.claims._claims_of.__wrapped__(opened())
     with pytest.raises(ValueError, match="`fields` must fit one claim, and .* fits 0"): one([], topic="gain")
+
+
+def invented(path, *names):
+    "A store in which every run of some grids has ended, with scores, isotropy and sketches that follow from its arm."
+    whole, runs = opened(), path/"results"/"runs"
+    runs.mkdir(parents=True)
+    model = json.loads((whole.root/"runs"/f"{grid(*whole.specs('padding-base'))[0].id}.json").read_text(encoding="utf-8"))
+    shutil.copy(whole.root/"majority.json", path/"results")
+    for c in (c for name in names for c in grid(*whole.specs(name))):
+        factor = multiple_of(c) or 1.
+        iota, score = 0.1*(1 if c.placebo else factor)*(1 + c.seed % 8/100), 0.7 + (0.01 + c.seed % 8/3000)*factor*(not c.placebo)
+        last = model["epochs"][-1] | dict(isoscore=iota, padding_isoscore=0.01)
+        steps = [dict(update=u, batch_isoscore=iota, sketch=[1., factor*u/100, c.seed + bool(c.placebo)*0.1])
+                 for u in range(10, 380, 10)]
+        made = model | dict(id=c.id, config=asdict(c.complete), score=score, status="done", metric="accuracy", steps=steps,
+                            epochs=[*model["epochs"][:-1], last | dict(accuracy=score)])
+        (runs/f"{c.id}.json").write_text(json.dumps(made), encoding="utf-8")
+    for name in whole.ids("padding-base", "padding", "padding-pairs"):
+        if not (runs/f"{name}.json").exists(): shutil.copy(whole.root/"runs"/f"{name}.json", runs)
+    return Evidence(path/"results")
+
+
+@pytest.mark.parametrize("page, grids", [("held", ["held", "held-pairs", "held-pilot"]),
+                                         ("direction", ["direction", "direction-cola"]),
+                                         ("few_rows", ["few-rows", "few-rows-1000", "few-rows-4000"])])
+def test_a_declared_page_computes_its_results_once_all_runs_have_ended(page, grids, tmp_path, monkeypatch):
+    "Invented records, and p-values that are computed a second time by going through all signs."
+    evidence, names, shown = invented(tmp_path, *grids), {}, []
+    monkeypatch.setattr("istar_nb.study.evidence.opened", lambda: evidence)
+    for cell in cells_of(page):
+        if cell["cell_type"] != "code": continue
+        *start, last = ast.parse("".join(cell["source"])).body
+        exec(compile(ast.Module(start, []), page, "exec"), names)
+        if not isinstance(last, ast.Expr): exec(compile(ast.Module([last], []), page, "exec"), names)
+        else: shown.append(eval(compile(ast.Expression(last.value), page, "eval"), names))
+    plt.close("all")
+    text = "\n".join(each.data for each in shown if hasattr(each, "data"))
+    assert "runs have ended, none of them with an error" in text and "computed before" not in text and "nan" not in text
+    declared = next(value for value in names.values() if isinstance(value, Declared))
+    found = list(names["tests"].values())
+    for estimate, exact, _ in found:
+        sums = [abs(sum(s*d for s, d in zip(signs, estimate.values))) for signs in product((1, -1), repeat=8)]
+        if estimate.seeds == 8: assert exact == pytest.approx(np.mean([s >= sums[0] - 1e-12 for s in sums]))
+    smallest = min(exact for _, exact, _ in found)
+    assert min(adjusted for *_, adjusted in found) == pytest.approx(min(1, smallest*len(found)))
+    assert declared.whole and len(found) == dict(held=4, direction=4, few_rows=9)[page]

@@ -98,6 +98,7 @@ kinds = [dict(**local, lam=1, refresh="start"), dict(**local, lam=1, refresh="av
          dict(**local, relative=0.5, per_layer=True, accumulate=2),
          dict(method="istar", relative=0.5, refresh="average", max_points=40),
          dict(**local, relative=0.5, accumulate=2, placebo="twin"),
+         dict(**local, lam=1, accumulate=2, placebo="turned"),
          dict(**local, lam=1, refresh="start", accumulate=2, whole_update=True),
          dict(method="sigreg", accumulate=2, whole_update=True),
          dict(method="isolayer", patience=2, epochs=4, stage_epochs=4, alpha=0.3, depth=2, activation="tanh")]

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['host_masked', 'read_states', 'pooled_moments', 'defined', 'LayerMoments', 'rounded', 'Evaluation', 'evaluate',
-           'batch_geometry', 'padding_gradient']
+           'batch_geometry', 'state_sketch', 'padding_gradient']
 
 # %% ../../nbs/training/06_evaluation.ipynb #50f2c61e
 import math
@@ -311,6 +311,21 @@ def batch_geometry(
         found = defined(lambda center=center: spectrum(cls, center)[:3]) or []
         shares |= {f"cls_anisotropy_{name}" + f"_{k}"*(k > 1): share for k, share in enumerate(found, start=1)}
     return dict(batch_isoscore=defined(lambda: pooled_isoscore(states, tokens=tokens, group=all_processes())), **shares)
+
+# %% ../../nbs/training/06_evaluation.ipynb #e1a75624
+@torch.no_grad()
+def state_sketch(
+    states:HiddenStates, # of a micro-batch
+    seed:int,            # of the directions; the same for runs that are compared
+    size:int=32,         # how many numbers
+)->list[float]:
+    "Random sums of the states of all tokens: two runs' sketches are as far apart as their states, in expectation."
+    generator, total = torch.Generator().manual_seed(seed), torch.zeros(size)
+    for l in states.choose():
+        x = states.points(l).float().cpu()
+        signs = torch.randint(2, (len(x), size), generator=generator)*2. - 1
+        total += (x@torch.randn(x.shape[1], size, generator=generator)*signs).sum(0)
+    return (total/size**0.5).tolist()
 
 # %% ../../nbs/training/06_evaluation.ipynb #0a1c8e14
 def padding_gradient(

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['schema', 'run_file', 'MethodName', 'defaults', 'allowed', 'fits', 'check_type', 'Described', 'task_of', 'RunConfig',
-           'plain_of', 'multiple_of', 'padding_counts']
+           'plain_of', 'multiple_of', 'throughout', 'padding_counts']
 
 # %% ../../nbs/training/02_runs.ipynb #2dddff2a
 import hashlib
@@ -167,8 +167,8 @@ class _Strength(_Rows):
     relative: float | None = None     # instead of λ: the penalty's gradient as a fraction of the task's, with λ's sign
     lam_start: float = 0.             # epochs before the penalty sets in; fractions are allowed
     lam_ramp: float = 0.              # epochs in which λ then grows from 0 to its value
-    # control in place of the penalty's gradient: alone, a random one as long; "twin", that of a second model, permuted
-    placebo: bool | Literal["twin"] = False
+    # control in place of the penalty's gradient: alone, a random one as long; "twin", that of a second model, permuted, or "turned" in its states
+    placebo: bool | Literal["twin", "turned"] = False
     target: float | str | None = None # istar: pull IsoScore* to this value, or "0.5x" the plain run's; or a start's
     start_isoscore: float | None = None  # penalties: begin from the same function with this IsoScore of the last states
     shape: Literal["spectrum", "outlier"] = "spectrum"  # of that start, and reparametrised's: all eigenvalues, or one
@@ -304,6 +304,8 @@ def _check_method(c:RunConfig)->None:
         usual = defaults[name], method.own.get(name)
         if getattr(c, name) not in usual and c.method != "none" and not takes_option(c.method, name):
             refuse(f"`{name}` is an option of {', '.join(mine)}, and the method is {c.method!r}")
+    if c.placebo == "turned" and c.relative is not None:
+        refuse("`relative` is measured on a penalty's gradient, and `placebo` 'turned' has none of its own: give `lam`")
     if c.placebo == "twin" and c.precision == "fp16":
         refuse("`precision` 'fp16' scales gradients, which `placebo` 'twin' adds to: choose 'bf16' or 'fp32'")
     if method.head == "linear" and c.head == "own":
@@ -325,14 +327,19 @@ def _check_start(c:RunConfig)->None:
 def _check_multiple(c:RunConfig)->None:
     "An error for a `target` in words that is no multiple, or that no plain run tells."
     if not isinstance(c.target, str): return
-    if not re.fullmatch(r"\d*\.?\d+x", c.target) or not float(c.target[:-1]):
-        raise ValueError("`target` must be a number, or a multiple of the plain run's IsoScore such as '0.5x', not "
-                         f"{c.target!r}")
+    if not re.fullmatch(r"\d*\.?\d+x( throughout)?", c.target) or not multiple_of(c):
+        raise ValueError("`target` must be a number, or a multiple of the plain run's IsoScore such as '0.5x' or "
+                         f"'0.5x throughout', not {c.target!r}")
     if not has_penalty(c.method):
         raise ValueError(f"`target` {c.target!r} is for penalties: method {c.method!r} starts from a number")
     if c.layers is not None or c.per_layer or (c.tokens or method_of(c.method).tokens) != "real":
         raise ValueError(f"`target` {c.target!r} is of the text in all layers together: leave out `layers` and "
                          "`per_layer`, and let `tokens` be 'real'")
+    others = c.zeta, c.max_points, c.whole_update, c.scope
+    if throughout(c) and (c.method != "istar" or others != (0, None, False, "global")):
+        raise ValueError(f"`target` {c.target!r} is plain IsoScore of a micro-batch: let `method` be 'istar' and `zeta` "
+                         "0, and leave out `max_points`, `whole_update` and `scope`")
+
 
 
 # %% ../../nbs/training/02_runs.ipynb #2dca72d7
@@ -347,8 +354,16 @@ def plain_of(
 def multiple_of(
     config:RunConfig, # of any run
 )->float|None:        # such as 0.5 for "0.5x"; None where the target is a number or there is none
-    "The target of a run in units of the IsoScore that its plain run ends with."
-    return float(config.target[:-1]) if isinstance(config.target, str) else None
+    "The target of a run in units of its plain run's IsoScore."
+    return float(config.target.partition("x")[0]) if isinstance(config.target, str) else None
+
+
+def throughout(
+    config:RunConfig, # of any run
+)->bool:
+    "Whether the target follows the plain run's IsoScore from update to update."
+    return isinstance(config.target, str) and config.target.endswith("throughout")
+
 
 
 # %% ../../nbs/training/02_runs.ipynb #ec5638b0

@@ -79,6 +79,7 @@ class Session:
     placebo: Any = None                        # what takes the place of the penalty's gradient
     twin: "Session | None" = None              # the penalised training whose gradients a placebo takes
     random: dict | None = None                 # its own random states, where it is a twin
+    targets: list[tuple[int, float]] | None = None  # of its penalty, by update, where they change
     after: Callable | None = None              # session -> nothing, called once an epoch has been measured
     best: dict[str, Tensor] | None = None      # weights of the best epoch so far, where a training ends with that
 

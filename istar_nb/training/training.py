@@ -26,7 +26,7 @@ from ..base.modes import joinable_accelerators
 from ..base.programs import check_alone, collect_rarely, place_of_process, start_together
 from ..base.progress import progress_bar
 from .records import Recorded, RunRecord, find_record, keep_record, made_before
-from .runs import Described, RunConfig, multiple_of, plain_of, run_file
+from .runs import Described, RunConfig, multiple_of, plain_of, run_file, throughout
 from .session import (Objective, Session, clock, held, load_checkpoint, machine, recording_failure,
                                        save_checkpoint, written)
 from .stopping import restore_best
@@ -100,19 +100,22 @@ def make_record(session:Session)->RunRecord:
                      session.epochs, session.steps, data, machine(session), round(session.seconds, 2), session.started)
 
 # %% ../../nbs/training/09_training.ipynb #13a2d572
-def _goal(config:RunConfig, root:str|Path)->float|None:
-    "The IsoScore that a multiple of the plain run's asks for; None where the target is a number or there is none."
+def _goal(config:RunConfig, root:str|Path)->float|list[tuple[int,float]]|None:
+    "What a multiple of the plain run's IsoScore asks for, at its end or by update; None where there is no multiple."
     if (times := multiple_of(config)) is None: return None
     run = plain_of(config).id
     plain = find_record(root, run)
     if plain is None or plain.status != "done":
         raise ValueError(f"`target` {config.target!r} is a multiple of the plain run's IsoScore, and {root} has no "
                          f"finished record of that run ({run}): train it first, or give both to a sweep")
-    if (ends := plain.epochs[-1]["isoscore"]) is None:
-        raise ValueError(f"`target` {config.target!r} has no meaning: the plain run ({run}) ends without an IsoScore")
-    if (goal := times*ends) >= 1:
-        raise ValueError(f"`target` {config.target!r} of the plain run's IsoScore is {goal:.3g}, and must be below 1")
-    return goal
+    at = [(s["update"], s["batch_isoscore"]) for s in plain.steps] if throughout(config) else [
+        (0, plain.epochs[-1]["isoscore"])]
+    if not (goal := [(update, times*score) for update, score in at if score]):
+        raise ValueError(f"`target` {config.target!r} has no meaning: the plain run ({run}) has no such IsoScore")
+    if (most := max(score for _, score in goal)) >= 1:
+        raise ValueError(f"`target` {config.target!r} of the plain run's IsoScore is {most:.3g}, and must be below 1")
+    return goal if throughout(config) else goal[0][1]
+
 
 
 # %% ../../nbs/training/09_training.ipynb #87dd43fa
