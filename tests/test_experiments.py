@@ -266,16 +266,18 @@ def invented(path, *names):
     "A store in which every run of some grids has ended, with scores, isotropy and sketches that follow from its arm."
     whole, runs = opened(), path/"results"/"runs"
     runs.mkdir(parents=True)
-    model = json.loads((whole.root/"runs"/f"{grid(*whole.specs('padding-base'))[0].id}.json").read_text(encoding="utf-8"))
+    plain = whole.root/"runs"/f"{whole.ids('padding-base')[0]}.json"
+    model = json.loads(plain.read_text(encoding="utf-8"))
     shutil.copy(whole.root/"majority.json", path/"results")
     for c in (c for name in names for c in grid(*whole.specs(name))):
         factor = multiple_of(c) or 1.
-        iota, score = 0.1*(1 if c.placebo else factor)*(1 + c.seed % 8/100), 0.7 + (0.01 + c.seed % 8/3000)*factor*(not c.placebo)
+        iota, share = 0.1*(1 if c.placebo else factor)*(1 + c.seed % 8/100), 0.01 + c.seed % 8/3000
+        score = 0.7 + share*factor*(not c.placebo)
         last = model["epochs"][-1] | dict(isoscore=iota, padding_isoscore=0.01)
         steps = [dict(update=u, batch_isoscore=iota, sketch=[1., factor*u/100, c.seed + bool(c.placebo)*0.1])
                  for u in range(10, 380, 10)]
-        made = model | dict(id=c.id, config=asdict(c.complete), score=score, status="done", metric="accuracy", steps=steps,
-                            epochs=[*model["epochs"][:-1], last | dict(accuracy=score)])
+        made = model | dict(id=c.id, config=asdict(c.complete), score=score, status="done", metric="accuracy",
+                            steps=steps, epochs=[*model["epochs"][:-1], last | dict(accuracy=score)])
         (runs/f"{c.id}.json").write_text(json.dumps(made), encoding="utf-8")
     for name in whole.ids("padding-base", "padding", "padding-pairs"):
         if not (runs/f"{name}.json").exists(): shutil.copy(whole.root/"runs"/f"{name}.json", runs)

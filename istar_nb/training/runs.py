@@ -167,7 +167,8 @@ class _Strength(_Rows):
     relative: float | None = None     # instead of λ: the penalty's gradient as a fraction of the task's, with λ's sign
     lam_start: float = 0.             # epochs before the penalty sets in; fractions are allowed
     lam_ramp: float = 0.              # epochs in which λ then grows from 0 to its value
-    # control in place of the penalty's gradient: alone, a random one as long; "twin", that of a second model, permuted, or "turned" in its states
+    # control in place of the penalty's gradient: alone, a random one as long; "twin", that of a second model, permuted;
+    # "turned", that in its states, turned by a right angle
     placebo: bool | Literal["twin", "turned"] = False
     target: float | str | None = None # istar: pull IsoScore* to this value, or "0.5x" the plain run's; or a start's
     start_isoscore: float | None = None  # penalties: begin from the same function with this IsoScore of the last states
@@ -337,8 +338,8 @@ def _check_multiple(c:RunConfig)->None:
                          "`per_layer`, and let `tokens` be 'real'")
     others = c.zeta, c.max_points, c.whole_update, c.scope
     if throughout(c) and (c.method != "istar" or others != (0, None, False, "global")):
-        raise ValueError(f"`target` {c.target!r} is plain IsoScore of a micro-batch: let `method` be 'istar' and `zeta` "
-                         "0, and leave out `max_points`, `whole_update` and `scope`")
+        raise ValueError(f"`target` {c.target!r} is plain IsoScore of a micro-batch: let `method` be 'istar' and "
+                         "`zeta` 0, and leave out `max_points`, `whole_update` and `scope`")
 
 
 
