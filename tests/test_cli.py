@@ -588,3 +588,72 @@ def test_a_limit_takes_texts_of_every_class(measure):
     measured = measure("--task", "stdlib-docs", "--limit", 40, "--tokens", "mean")
     Path("same.txt").write_text("\n".join(row["sentence"] for row in part), encoding="utf-8")
     assert measure("--text", "same.txt", "--tokens", "mean")["measures"] == measured["measures"]
+
+
+# Judging tables of one's own -----------------------------------------------------------------------------------------
+
+def table(arms, cell="{:.2f}", head="arm,seed,score", more="", seeds=6, encoding="utf-8"):
+    "A CSV file in which each arm scores more than the one before."
+    rows = [f"{arm},{seed},{cell.format(i/10 + seed*(i + 10)/1000)}{more}" for i, arm in enumerate(arms)
+            for seed in range(seeds)]
+    Path("runs.csv").write_bytes("\n".join([head, *rows, ""]).encode(encoding))
+
+
+@pytest.mark.parametrize("arms", [["NA", "None"], ["1.0", "1"], ["True", "on"], ["010", "10"], ["null", "1e3"],
+                                  ["nan", "1:30"]])
+@pytest.mark.parametrize("declared", [True, False])
+def test_arms_are_called_what_is_typed(arms, declared, run):
+    table(arms)
+    Path("declared.yaml").write_text(f"- run: {arms[1]}\n  against: {arms[0]}\n  primary: yes\n", encoding="utf-8")
+    code, said = run("judge", "runs.csv", *(["--contrasts", "declared.yaml"] if declared else ["--baseline", arms[0]]))
+    assert code == 0 and f"{arms[1]} − {arms[0]}" in said and "higher" in said, said
+
+
+def test_a_column_called_status_has_words_of_its_own(run):
+    table(["plain", "new"], head="arm,seed,score,status", more=",finished")
+    code, said = run("judge", "runs.csv", "--baseline", "plain")
+    assert code == 0 and "higher" in said and "failed" not in said, said
+
+
+@pytest.mark.parametrize("written, said", [
+    (dict(cell="{:.1f}%"), "column 'score' is '0.0%' in row 0"),
+    (dict(cell="{:.2f} (best)"), "column 'score' is '0.00 (best)'"),
+    (dict(arms=["naïve", "new"], encoding="latin-1"), "runs.csv cannot be read as a table"),
+    (dict(arms=["", "new"]), "`runs` has a run without an arm"), (dict(arms=["plain"]), "one arm alone, 'plain'")])
+def test_what_is_wrong_with_a_table_is_named(written, said, run):
+    table(**dict(arms=["plain", "new"]) | written)
+    code, found = run("judge", "runs.csv", "--baseline", "plain")
+    assert code == 2 and said in found.replace("--runs", "`runs`") and found.count("\n") == 1, found
+
+
+def test_a_missing_score_may_be_called_so(run):
+    table(["plain", "new"])
+    Path("runs.csv").write_bytes(Path("runs.csv").read_bytes().replace(b"0.00", b"NA"))
+    code, said = run("judge", "runs.csv", "--baseline", "plain")
+    assert code == 0 and "1x baseline failed" in " ".join(said.split()), said
+
+
+@pytest.mark.parametrize("contrast, said", [
+    ("ratio: 'maybe'", "`ratio` must be bool"), ("primary: 1", "`primary` must be bool"),
+    ("margin: .inf", "margin` must be a number greater than 0, not inf"),
+    ("margin: .nan", "margin` must be"), ("margin: '0.1'", "margin` must be a number"), ("value:", "no column ''")])
+def test_a_contrast_that_says_something_else_is_refused(contrast, said, run):
+    table(["plain", "new"])
+    Path("declared.yaml").write_text(f"- {{run: new, against: plain, {contrast}}}", encoding="utf-8")
+    code, found = run("judge", "runs.csv", "--contrasts", "declared.yaml")
+    assert code == 2 and said in found.replace("--margin", "margin`").replace("--value", "value`"), found
+
+
+@pytest.mark.parametrize("again", ["{run: new, against: plain}", "{run: plain, against: new, primary: true}",
+                                   "{run: new, against: plain, margin: 0.1, ratio: no}"])
+def test_a_contrast_comes_once(again, run):
+    table(["plain", "new"])
+    Path("declared.yaml").write_text(f"[{{run: new, against: plain, primary: true}}, {again}]", encoding="utf-8")
+    code, said = run("judge", "runs.csv", "--contrasts", "declared.yaml")
+    assert code == 2 and "twice" in said, said
+
+
+def test_many_seeds_are_tested_by_random_assignments(run):
+    table(["plain", "new"], seeds=21)
+    said = " ".join(run("judge", "runs.csv", "--baseline", "plain")[1].split())
+    assert "tested by 99,999 random assignments of signs" in said and "all assignments" not in said, said

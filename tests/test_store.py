@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 
 from istar_nb.report.figures import comparison_figure
+from istar_nb.report.judging import judge, read_answers, read_runs
 from istar_nb.base.files import open_root
 from istar_nb.sweeps.grids import load_records
 from istar_nb.training.records import RunRecord, find_record, iterate_records, save_record
@@ -134,3 +135,93 @@ def test_a_record_of_a_later_schema_is_named_as_such():
 def test_a_figure_of_one_seed_refuses_two():
     two = [finished(0.2, [0.1, 0.2, 0.3], method="none", seed=seed) for seed in (0, 1)]
     with pytest.raises(ValueError, match="2 runs and only 1 name"): comparison_figure(two)
+
+
+@pytest.mark.parametrize("name", ["a{1}", "a[1]*?", "a::b", "a%20b #1"])
+def test_a_store_may_have_any_name(name, tmp_path, monkeypatch, capsys):
+    from istar_nb.app.cli import main
+    monkeypatch.chdir(tmp_path)
+    record = finished(0.2, [0.1, 0.2, 0.3], method="none")
+    save_record(record, name)
+    assert [file.name for file in (tmp_path/name).iterdir()] == [f"{record.id}.json"]
+    for more in ([], ["--against", name]):
+        main(["runs", name, *more])
+        assert name in capsys.readouterr().out
+    assert find_record(name, record.id) == record
+
+
+def test_where_finds_what_is_not_set(tmp_path, capsys):
+    from istar_nb.app.cli import main
+    for more in (dict(), dict(limit=64)): save_record(finished(0.2, [0.1], **more), tmp_path)
+    for value in ("None", "64"):
+        main(["runs", str(tmp_path), "--where", f"limit={value}"])
+        assert "1 rows of" in capsys.readouterr().out
+
+
+def test_a_damaged_record_is_named_by_its_file(tmp_path):
+    record = finished(0.2, [0.1], method="none")
+    path = save_record(record, tmp_path)
+    for text in (record.to_json()[:200], "[]", "{}", '{"schema": 1}'):
+        (tmp_path/f"{record.id}.json").write_text(text, encoding="utf-8")
+        with pytest.raises(ValueError, match=f"{record.id}.json is no record: "): find_record(tmp_path, record.id)
+        with pytest.warns(UserWarning, match=f"{record.id}.json is skipped: "): found = list(iterate_records(tmp_path))
+        assert not found
+    assert path == str(tmp_path/f"{record.id}.json")
+
+
+def test_a_finished_record_without_epochs_hides_no_other(tmp_path):
+    whole = [finished(0.2, [0.1, 0.2, 0.3], method="istar", lam=1.), finished(0.2, [0.1, 0.2, 0.3])]
+    for record in (*whole, replace(finished(0.2, [0.1], seed=1), epochs=[])): save_record(record, tmp_path)
+    assert len(compact_runs(tmp_path)["seed"]) == 2 and read_answers(tmp_path) == {}
+
+
+# Judgements ----------------------------------------------------------------------------------------------------------
+
+def scored(root, gain=0., seeds=range(6), **options):
+    "Save runs of one arm whose scores are a gain above what the seed gives."
+    for seed in seeds:
+        config = RunConfig(seed=seed, model="tiny-bert", **options).complete
+        score = 0.5 + seed/100 + gain*(1 + seed/100)
+        save_record(RunRecord(asdict(config), config.id, "done", "accuracy", score, [dict(epoch=1, score=score)],
+                              data=dict(sha256="a"*64)), root)
+
+
+def test_runs_of_a_selection_are_no_arms(tmp_path):
+    scored(tmp_path)
+    scored(tmp_path, 0.1, method="istar", lam=1.)
+    before = judge(tmp_path, "none")
+    scored(tmp_path, 0.3, hold_out=0.1)
+    scored(tmp_path, 0.2, seeds=[0], hold_out=0.1, method="istar", lam=0.3)
+    after = judge(tmp_path, "none")
+    assert after.table.equals(before.table) and after.table.p_holm.tolist() == [2/2**6]
+    assert "7 runs measured on held-out training rows left out" in after.note and "left out" not in before.note
+
+
+def test_runs_measured_on_other_rows_are_not_compared(tmp_path):
+    scored(tmp_path)
+    scored(tmp_path, 0.1, method="istar", lam=1., validation_limit=50)
+    [row] = judge(tmp_path, "none").table.to_dict("records")
+    assert (row["measured on"], row["seeds"], row["lacking"]) == ("validation_limit=50", 0, "6x baseline missing")
+    scored(tmp_path, validation_limit=50)
+    assert judge(tmp_path, "none").table.verdict.tolist() == ["higher"]
+
+
+def test_rows_that_are_held_out_depend_on_the_limit(tmp_path):
+    scored(tmp_path, hold_out=0.1)
+    scored(tmp_path, 0.1, hold_out=0.1, limit=100, method="cosreg")
+    [row] = judge(tmp_path, "none").table.to_dict("records")
+    assert row["seeds"] == 0 and row["measured on"] == "hold_out=0.1 limit=100"
+
+
+@pytest.mark.parametrize("options, arm", [
+    (dict(max_length=64), "istar lam=1 max_length=64"), (dict(limit=1234567), "istar lam=1 limit=1234567"),
+    (dict(tokens="cls"), "istar lam=1 tokens=cls"), (dict(layers=(1, 2)), "istar lam=1 layers=[1, 2]"),
+    (dict(max_points=9), "istar lam=1 max_points=9"), (dict(per_layer=True), "istar lam=1 per_layer=True")])
+def test_an_option_of_one_arm_is_not_told_of_the_others(options, arm, tmp_path):
+    scored(tmp_path)
+    scored(tmp_path, 0.1, method="istar", lam=1., **options)
+    scored(tmp_path, method="isolayer")
+    assert set(read_runs(tmp_path).arm) == {"none", "isolayer", arm}
+    load_records(tmp_path).to_csv(tmp_path/"runs.csv", index=False)
+    assert set(read_runs(tmp_path/"runs.csv").arm) == {"none", "isolayer", arm}
+    assert judge(tmp_path, "none").markdown() == judge(tmp_path/"runs.csv", "none").markdown()

@@ -7,6 +7,7 @@ import signal
 import tempfile
 import threading
 import time
+from dataclasses import asdict
 from glob import glob    # unlike that of a Path, it minds no folder that vanishes meanwhile
 from pathlib import Path
 
@@ -238,7 +239,7 @@ def test_a_file_that_is_no_record_is_reported_and_kept(tmp_path):
     (tmp_path/"runs").mkdir()
     (tmp_path/"runs"/f"{config.id}.json").write_text("{")
     with pytest.warns(UserWarning, match="skipped"): [record] = sweep([config], progress=False, **places(tmp_path))
-    assert record.status == "failed" and "JSONDecodeError" in record.error and (tmp_path/"runs"/f"{config.id}.json").read_text() == "{"
+    assert record.status == "failed" and f"{config.id}.json is no record" in record.error and (tmp_path/"runs"/f"{config.id}.json").read_text() == "{"
 
 
 def test_out_of_memory_is_a_failed_run_with_advice(tmp_path, monkeypatch):
@@ -280,3 +281,59 @@ def test_a_grid_comes_through_a_pipe(command, said, istar, tmp_path):
     process = istar(command, "grid", "--dry-run", "--no-progress")
     out = process.wait()
     assert process.code == 0 and all(words in out for words in said), out
+
+
+def test_relative_names_are_looked_for_where_the_sweep_was_started(tmp_path, monkeypatch):
+    "A worker of a cluster has a working folder of its own."
+    home, away = tmp_path/"home", tmp_path/"away"
+    for folder in (home, away): folder.mkdir()
+    write_model(home/"tiny")
+    rows = [f"{word} text {i},{word}" for i in range(20) for word in ("good", "bad")]
+    for name in ("train", "validation"): (home/f"{name}.csv").write_text("\n".join(["text,label", *rows]), encoding="utf-8")
+    monkeypatch.chdir(home)
+    own = dict(train="train.csv", validation="validation.csv", text="text", label="label", model="tiny", epochs=1, max_length=8)
+    def elsewhere(configs, job, places):
+        monkeypatch.chdir(away)
+        for config in configs:
+            record = executors._on_machine(asdict(config), asdict(job), asdict(places))
+            assert Path.cwd() == away
+            yield executors.Event("ended", config, executors._returned(lambda record=record: record, OSError, config, job))
+        monkeypatch.chdir(home)
+    monkeypatch.setitem(executors.executors, "ray", elsewhere)
+    [record] = sweep(own, executor="ray", progress=False)
+    assert record.status == "done" and record.config["train"] == "train.csv", record.error
+    assert [file.name for file in (home/"runs").glob("*.json")] == [f"{record.id}.json"] and not list(away.iterdir())
+
+
+@pytest.mark.parametrize("words, wanted", [
+    (["slurm_account=00123"], "#SBATCH --account=00123"), (["slurm_setup=module load cuda", "slurm_setup=export A=1"], "\nmodule load cuda\nexport A=1\n"),
+    (["mem_gb=7.5"], "#SBATCH --mem=7680MB"), (["slurm_mem_gb=8"], "#SBATCH --mem=8GB"), (["slurm_time=1-00:00:00"], "#SBATCH --time=1-00:00:00"),
+    (["slurm_use_srun=false"], "\nexport SUBMITIT_EXECUTOR=slurm\n/")])
+def test_options_of_slurm_arrive_as_they_are_typed(words, wanted, tmp_path, monkeypatch):
+    submitit = pytest.importorskip("submitit")
+    from submitit.slurm import slurm
+    class Stop(Exception): pass
+    def batch(self):
+        text = slurm._make_sbatch_string("/python run", tmp_path, **self._executor.parameters)
+        raise Stop(text)
+    monkeypatch.setattr(submitit.AutoExecutor, "batch", batch)
+    monkeypatch.setattr(slurm.SlurmExecutor, "affinity", classmethod(lambda cls: 1))
+    monkeypatch.setattr(slurm.shutil, "which", lambda name: "/usr/bin/srun")
+    with pytest.raises(Stop) as stop: next(executors.on_slurm([], executors.Job(str(tmp_path)), executors.Resources(slurm=tuple(words))))
+    assert wanted in str(stop.value), stop.value
+
+
+@pytest.mark.parametrize("options, said", [
+    (dict(slurm=["timeout_min=1h"]), "timeout_min must be a whole number, not '1h'"), (dict(slurm=["mem_gb=8GB"]), "mem_gb must be a number"),
+    (dict(slurm=["timeout_min=9", "timeout_min=60"]), "timeout_min comes twice"), (dict(slurm=["slurm_reservation=us"]), "'reservation'"),
+    (dict(gpus_per_run=0.5), "must be a whole number with Slurm"),
+    (dict(cpus_per_run=-1), "`cpus_per_run` must be"), (dict(gpus_per_run=float("nan")), "`gpus_per_run` must be"), (dict(restarts=-1), "`restarts` must be")])
+def test_what_slurm_cannot_take_is_named(options, said, tmp_path):
+    pytest.importorskip("submitit")
+    with pytest.raises(ValueError, match=re.escape(said)):
+        sweep(dict(base=base), executor="slurm", address="local", progress=False, **places(tmp_path), **options)
+
+
+def test_whole_numbers_of_a_grid_are_decimal(tmp_path):
+    (tmp_path/"grid.yaml").write_text("base: {label: on, text: no, train: a.csv, per_layer: yes, method: istar, lam: 1e-1}\nseeds: [010, 08]")
+    assert [(c.seed, c.label, c.text, c.per_layer, c.lam) for c in grid(tmp_path/"grid.yaml")] == [(s, "on", "no", True, 0.1) for s in (10, 8)]

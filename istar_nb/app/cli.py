@@ -36,18 +36,17 @@ def _export_file(export:Path)->Path: # its ~ expanded
     return export
 
 # %% ../../nbs/app/03_cli.ipynb #e3761524
-def _runs_table(root:str, every_epoch:bool, against:str|None)->tuple["pd.DataFrame",list[str],str]:
-    "The table of `istar runs`, the columns of results, and the start of the title."
+def _runs_table(root:str, every_epoch:bool, against:str|None)->tuple["pd.DataFrame",list[str]]:
+    "The table of `istar runs`, and the columns of results."
     from istar_nb.report.reports import measured_columns
     from istar_nb.sweeps.grids import compare_stores, load_records
     if against is None:
         table = load_records(root, every_epoch)
         ends = ["status", *(["epoch"] if every_epoch else []), "metric", "score", *measured_columns(table), "seconds"]
-        return table, ends, "{n} rows of " + root
+        return table, ends
     table = compare_stores(root, against)
     if table.empty: raise ValueError(f"--against {against} has no run in common with {root}")
-    ends = ["equal", "in_one_only", "score_difference", "isoscore_difference"]
-    return table, ends, "{equal} of {n} runs of both " + f"{root} and {against} are equal"
+    return table, ["equal", "in_one_only", "score_difference", "isoscore_difference"]
 
 # %% ../../nbs/app/03_cli.ipynb #ab4f5220
 def _of_one_type(table:"pd.DataFrame")->"pd.DataFrame":
@@ -100,14 +99,15 @@ def runs_command(
     for option, store in (("--root", root), ("--against", against)):
         if store is not None: check_store(option, store)
     from istar_nb.report.reports import rows_with, show_runs
-    table, ends, title = _runs_table(root, every_epoch, against)
+    table, ends = _runs_table(root, every_epoch, against)
     for condition in where if len(table) else (): table = table[rows_with(table, condition)]
     if export is not None:
         replaced = export.exists()
         export.parent.mkdir(parents=True, exist_ok=True)
         if export.suffix == ".csv": table.to_csv(export, index=False)
         else: _of_one_type(table).to_parquet(export, index=False)
-    said = title.format(n=len(table), equal=int(table.equal.sum()) if against is not None else 0)
+    said = f"{len(table)} rows of {root}"
+    if against is not None: said = f"{table.equal.sum()} of {len(table)} runs of both {root} and {against} are equal"
     show_runs(table, ends, said, f"{'replaced' if replaced else 'written to'} {export}" if export else "")
     if "error" in table:
         last = table.drop_duplicates("id", keep="last")
@@ -137,9 +137,8 @@ def judge_command(
     """
     if contrasts is not None: check_file("--contrasts", contrasts)
     for path in export: check_place("--export", local_path(path).parent)
-    if Path(runs).suffix.lower() not in (".csv", ".tsv", ".parquet"): check_store("--runs", runs)
-    else: check_file("--runs", runs)
-    from istar_nb.report.judging import judge, save_judgement
+    from istar_nb.report.judging import is_table, judge, save_judgement
+    check_file("--runs", runs) if is_table(runs) else check_store("--runs", runs)
     found = judge(runs, baseline, contrasts, value, margin, covariates, rows, data_dir)
     found.show()
     for path in export:

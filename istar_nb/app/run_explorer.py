@@ -67,7 +67,7 @@ def _comparable_records(
     root:str|Path,            # folder or fsspec URL of a store
 )->dict[str,list[RunRecord]]: # encoder and task -> its runs
     "The finished runs of encoders on which at least one method was tried."
-    done = [r for r in iterate_records(root) if r.status == "done" and r.score is not None]
+    done = [r for r in iterate_records(root) if r.status == "done" and r.score is not None and r.epochs]
     tried = {r.config["model"] for r in done if r.config["method"] != "none"}
     groups = {}
     def held(r): return r.config.get("hold_out") or 0

@@ -40,8 +40,9 @@ def absolute(
 def open_root(
     root:str|Path, # folder or fsspec URL
 )->tuple["AbstractFileSystem",str]: # file system, and path on it
-    "The file system and path of a store."
+    "The file system and path of a store; a folder may have any name."
     import fsspec
+    if "://" not in str(root): return fsspec.filesystem("file"), absolute(root)
     return fsspec.core.url_to_fs(str(root), use_listings_cache=False)    # other machines write there too
 
 # %% ../../nbs/base/10_files.ipynb #52d41627

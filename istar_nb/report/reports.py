@@ -374,9 +374,12 @@ def rows_with(
     if not equals or name not in table:
         raise ValueError(f"`where` {condition!r} must be NAME=VALUE with a column of the table{near(name, table)}: "
                          f"{', '.join(map(str, table.columns))}")
+    column, missing = table[name], value in ("None", "none", "nan")
     def forms(cell): return str(cell), show_value(cell), str(cell).lower()
-    if table[name].dtype != float: return table[name].map(lambda cell: value in forms(cell)).astype(bool)
-    try: return (table[name] == float(value)) | (table[name].map(show_value) == value)
+    if column.dtype != float:
+        return column.map(lambda cell: value in forms(cell)).astype(bool) | (column.isna() & missing)
+    if missing: return column.isna()
+    try: return (column == float(value)) | (column.map(show_value) == value)
     except ValueError: raise ValueError(f"`where` {condition!r}: {name} is a number") from None
 
 # %% ../../nbs/report/04_reports.ipynb #3e66d794

@@ -9,6 +9,7 @@ __all__ = ['executors', 'Job', 'attempt', 'Event', 'Resources', 'here', 'Slot', 
 # %% ../../nbs/sweeps/01_executors.ipynb #376fb3fc
 import gc
 import json
+import math
 import os
 import queue
 import sys
@@ -16,7 +17,7 @@ import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import chdir, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -24,6 +25,7 @@ from typing import Literal, NamedTuple
 from ..base.checks import check_number
 from ..base.files import folder_beside, run_lock
 from ..base.programs import Team, collect_rarely, end_after, place_of_process
+from .grids import as_flag
 from ..training.records import RunRecord, failed_record, find_record, made_before, save_failed, save_record
 from ..training.runs import RunConfig
 
@@ -39,6 +41,8 @@ class Job:
     retry_failed: bool = False       # rerun failed runs
     remake: bool = False             # rerun runs whose record comes from other data or weights
     wait: bool = False               # wait for a run that another process is carrying out, instead of leaving it
+    started_in: str | None = None    # folder that relative names of a run are looked for in; None: the working folder
+    models: str | None = None        # folder of pre-trained models; None for `ISTAR_MODELS`, or else runs/pretrained
 
     def folder(self, config:RunConfig)->Path:
         "Where the checkpoints of a run are."
@@ -106,6 +110,13 @@ class Resources:
     gpus_per_run: float | None = None # GPUs likewise; None: on Ray one a process if it has any, with Slurm none
     processes_per_run: int = 1       # processes of a run, each with an accelerator where there are any
     slurm: tuple[str, ...] = ()      # options of submitit, such as "slurm_partition=gpu"
+
+    def __post_init__(self):
+        for name in ("workers", "threads", "restarts", "processes_per_run"):
+            if (value := getattr(self, name)) is not None:
+                check_number(name, value, f"[{int(name != 'restarts')}, inf)", whole=True)
+        if self.cpus_per_run is not None: check_number("cpus_per_run", self.cpus_per_run, "(0, inf)")
+        if self.gpus_per_run is not None: check_number("gpus_per_run", self.gpus_per_run, "[0, inf)")
 
     @property
     def cpus(self)->float: return self.cpus_per_run or self.processes_per_run
@@ -259,8 +270,10 @@ def _on_machine(config:dict, job:dict, places:dict)->str|None: # JSON of the rec
     import torch
     torch.set_num_threads((its := Resources(**places)).share)
     run, job = RunConfig.from_dict(config), Job(**job)
-    if its.processes_per_run == 1: record = attempt(run, job)
-    else: *_, (_, _, record, _) = in_processes([run], job, replace(its, workers=1, threads=its.share))
+    if job.models: os.environ["ISTAR_MODELS"] = job.models
+    with chdir(job.started_in) if job.started_in and Path(job.started_in).is_dir() else nullcontext():
+        if its.processes_per_run == 1: record = attempt(run, job)
+        else: *_, (_, _, record, _) = in_processes([run], job, replace(its, workers=1, threads=its.share))
     return record and record.to_json()
 
 
@@ -305,12 +318,33 @@ def _returned(answer:Callable[[],str|None], lost:type[Exception], config:RunConf
     return record
 
 # %% ../../nbs/sweeps/01_executors.ipynb #c5d21004
+# of options of submitit, without "slurm_"; the others are text
+_slurm_types = dict(mem_gb=float, array_parallelism=int, stderr_to_stdout=bool, use_srun=bool,
+                    **dict.fromkeys(("timeout_min", "nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node"), int),
+                    **dict.fromkeys(("setup", "teardown", "srun_args"), list))
+
+def _slurm_value(name:str, word:str):
+    "The value of an option of submitit."
+    kind = _slurm_types.get(name.removeprefix("slurm_"), str)
+    if kind in (str, list): return [word] if kind is list else word
+    try: value = as_flag(word) if kind is bool else kind(word)
+    except ValueError: value = None
+    if isinstance(value, kind): return value
+    wanted = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
+    raise ValueError(f"`slurm`: {name} must be {wanted}, not {word!r}")
+
+
 def _slurm_options(given:Sequence[str])->dict: # such as dict(slurm_partition="gpu", timeout_min=600)
-    "Options of submitit that were given as words."
-    pairs = [word.partition("=")[::2] for word in given]
-    if wrong := [word for word, (name, value) in zip(given, pairs) if not (name and value)]:
-        raise ValueError(f"`slurm` must hold words such as 'slurm_partition=gpu', not {wrong[0]!r}")
-    return {name: int(value) if value.isdigit() else value for name, value in pairs}
+    "Options of submitit that were given as words; those that are lists may come several times."
+    found = {}
+    for word in given:
+        name, _, text = word.partition("=")
+        if not (name and text):
+            raise ValueError(f"`slurm` must hold words such as 'slurm_partition=gpu', not {word!r}")
+        value = _slurm_value(name, text)
+        if name in found and not isinstance(value, list): raise ValueError(f"`slurm`: {name} comes twice")
+        found[name] = found[name] + value if name in found else value
+    return found
 
 
 class _InJob:
@@ -330,9 +364,13 @@ def on_slurm(configs:Sequence[RunConfig], job:Job, places:Resources)->Iterator[E
     try: cluster = submitit.AutoExecutor(folder_beside(job.root, "slurm"), cluster=places.address or "slurm",
                                          slurm_max_num_timeout=100)
     except RuntimeError as e: raise ValueError(f"`executor` 'slurm' finds no Slurm on this machine: {e}") from None
-    gpus = dict(gpus_per_node=int(places.gpus_per_run)) if places.gpus_per_run else {}
-    cluster.update_parameters(**dict(timeout_min=60, cpus_per_task=max(1, int(places.cpus)), **gpus,
-                                     slurm_array_parallelism=places.workers or 256) | _slurm_options(places.slurm))
+    if (gpus := places.gpus_per_run or 0) % 1:
+        raise ValueError(f"`gpus_per_run` must be a whole number with Slurm, whose jobs share no GPU, not {gpus:g}")
+    usual = dict(timeout_min=60, cpus_per_task=math.ceil(places.cpus), gpus_per_node=int(gpus) or None,
+                 slurm_array_parallelism=places.workers or 256)
+    try: cluster.update_parameters(**usual | _slurm_options(places.slurm))
+    except (NameError, AssertionError, TypeError) as e:
+        raise ValueError(f"`slurm` has what submitit does not take: {str(e).partition(chr(10))[0]}") from None
     with cluster.batch():
         jobs = [cluster.submit(_InJob(), asdict(config), asdict(job), asdict(places)) for config in configs]
     pending = dict(zip(configs, jobs))

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Literal
 
 from .executors import Event, Job, Resources, executors
 from .grids import Plan, duration, grid, plan, show_plan, terminal, whole_numbers, with_seeds
-from ..base.checks import check_number
 from ..base.files import absolute, folder_beside
 from ..base.programs import check_alone
 from ..training.records import RunRecord, find_record, other_origin, remedy
@@ -144,7 +143,7 @@ _takers = dict(address=("ray", "slurm"), cpus_per_run=("ray", "slurm"), gpus_per
 
 def _executor(name:str|None, places:Resources)->Callable:
     "The executor of a name; an error for one that does not go with the places."
-    several = check_number("processes_per_run", places.processes_per_run, "[1, inf)", whole=True)
+    several = places.processes_per_run
     name = name or ("processes" if several > 1 or places.workers else "local")
     if name not in executors:
         raise ValueError(f"`executor` must be one of {', '.join(map(repr, executors))}, not {name!r}")
@@ -192,7 +191,9 @@ def sweep(
     execute = _executor(executor, places)
     configs = grid(spec) if seeds is None else with_seeds(grid(spec), whole_numbers(seeds, "seeds"))
     data_dir, folder = data_dir or os.environ.get("ISTAR_DATA"), str(folder_beside(root, "checkpoints", checkpoints))
-    job = Job(absolute(root), data_dir and absolute(data_dir), hub, folder, checkpoint_every, retry_failed, remake)
+    models = os.environ.get("ISTAR_MODELS")
+    job = Job(absolute(root), data_dir and absolute(data_dir), hub, folder, checkpoint_every, retry_failed, remake,
+              started_in=os.getcwd(), models=models and absolute(models))
     failures = {}
     for part in ([configs] if dry_run else _stages(configs)):
         planned = _current(plan(part, job.root, retry_failed), job)

@@ -159,8 +159,9 @@ def find_record(
     kind:type=RunRecord, # class of the record
 )->RunRecord|None: # None when there is none
     "The record of a run."
-    text = read_text(open_root(root)[0], record_path(root, run_id))
-    return None if text is None else kind.from_json(text)
+    text = read_text(open_root(root)[0], path := record_path(root, run_id))
+    try: return None if text is None else kind.from_json(text)
+    except (ValueError, TypeError) as e: raise ValueError(f"{path} is no record: {e}") from e
 
 # %% ../../nbs/training/03_records.ipynb #712c5596
 def save_failed(
@@ -195,7 +196,7 @@ def answers_of(
     record:RunRecord,  # finished
 )->np.ndarray|None:    # (rows,) int64 classes, or float64 values; None for an older record
     "The answers of a run to all validation rows."
-    kept = record.epochs[-1].get("predictions")
+    kept = record.epochs[-1].get("predictions") if record.epochs else None
     if kept is None: return None
     return np.array(kept if isinstance(kept, list) else list(map(int, kept)))
 
