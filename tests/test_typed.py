@@ -88,6 +88,7 @@ def test_a_folder_of_tables_is_measured_by_its_column(run):
     assert code == 2 and "--column" in said
 
 
+@pytest.mark.system
 def test_a_run_a_table_or_a_task_may_stand_alone(run):
     small = ["--model", "tiny-bert", "--epochs", "1", "--no-progress"]
     for words in (["run.yaml"], ["films.csv", "--text", "text", "--label", "sentiment", *small],
@@ -160,6 +161,7 @@ def test_several_values_are_separated_as_one_likes(words, run):
     assert set(values()["tiny-bert"]) - {"pooled"} == {"0", "2"}
 
 
+@pytest.mark.system
 def test_seeds_and_conditions_take_commas_too(run):
     code, said = run("sweep", "grid.yaml", "--seeds", "0,1", "--no-progress")
     assert code == 0 and "2 of 2 runs" in said, said
@@ -199,6 +201,7 @@ def test_a_model_of_random_weights_is_the_same_for_every_command(tokens, run):
     assert found[0]["measures"] == found[1]["measures"] and "at most 6 tokens of each text" in found[0]["source"]
 
 
+@pytest.mark.system
 def test_a_text_of_spaces_alone_is_empty(run):
     Path("blank.csv").write_text("text,sentiment\ngood film,good\n   ,bad\n", encoding="utf-8")
     code, said = run("train", "blank.csv", "--text", "text", "--label", "sentiment", "--model", "tiny-bert")
@@ -294,6 +297,7 @@ def test_an_earlier_report_is_kept_and_named(run):
     assert len(list(Path("isotropy").iterdir())) == 6
 
 
+@pytest.mark.system
 def test_the_demo_speaks_of_the_model_it_used(run):
     small = ["--limit", "64", "--train", "films.csv", "--text", "text", "--label", "sentiment"]
     code, said = run("demo", "--model", "tiny-bert", *small)
@@ -303,6 +307,7 @@ def test_the_demo_speaks_of_the_model_it_used(run):
     assert code == 0 and "report-1.html" in said and Path("demo/report-1.html").is_file(), said
 
 
+@pytest.mark.system
 def test_an_export_says_that_it_replaces(run):
     assert run("train", "run.yaml", "--no-progress")[0] == 0
     assert "written to runs.csv" in run("runs", "--export", "runs.csv")[1]
@@ -350,6 +355,7 @@ def test_the_order_of_axes_and_bytes_does_not_matter(run):
             assert other[name] == (value if isinstance(value, str) else pytest.approx(value, rel=1e-5, abs=1e-7)), name
 
 
+@pytest.mark.system
 def test_a_column_holds_texts_or_lists_of_words(run):
     rows = [dict(tokens=text.split(), ids=[1, 2], n=i, text=" ".join(text.split()), label="ab"[i % 2])
             for i, text in enumerate(SENTENCES)]
@@ -374,6 +380,7 @@ def test_a_column_holds_texts_or_lists_of_words(run):
 
 # Processes -----------------------------------------------------------------------------------------------------------
 
+@pytest.mark.system
 @pytest.mark.parametrize("words", ["train stdlib-docs --epochs 2", "measure stdlib-docs"])
 def test_a_log_says_at_once_that_work_has_begun(words, run):
     "One line, although there are several bars, because it is over within half a minute."
@@ -424,6 +431,7 @@ def test_completion_knows_commands_and_options(tmp_path):
 
 # The explorer --------------------------------------------------------------------------------------------------------
 
+@pytest.mark.system
 def test_a_store_of_ones_own_is_explored(run):
     small = ["--no-progress", "--hold-out", "0.25"]
     for words in (["--seed", "1"], ["--seed", "1", "--method", "cosreg", "--lam", "1"]):
