@@ -308,3 +308,13 @@ def test_a_declared_page_computes_its_results_once_all_runs_have_ended(page, gri
     smallest = min(exact for _, exact, _ in found)
     assert min(adjusted for *_, adjusted in found) == pytest.approx(min(1, smallest*len(found)))
     assert declared.whole and len(found) == dict(held=4, direction=4, few_rows=9)[page]
+
+
+def test_one_command_does_the_declared_runs_seed_by_seed(monkeypatch):
+    monkeypatch.syspath_prepend(root/"tools")
+    import declared as command
+    for names in command.ORDER:
+        seeds = command.planned(names)
+        assert [{c.seed for c in configs} for configs in seeds] == [{configs[0].seed} for configs in seeds]
+        assert sum(map(len, seeds)) == sum(len(grid(folder/"grids"/f"{name}.yaml")) for name in names)
+        assert {command.tiny(c).model for c in seeds[0]} == {"tiny-bert"}
