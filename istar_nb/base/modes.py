@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['available_accelerators', 'accelerators', 'joinable_accelerators', 'random_state', 'set_random_state',
-           'same_random_state', 'evaluating']
+           'same_random_state', 'same_buffers', 'evaluating']
 
 # %% ../../nbs/base/09_modes.ipynb #6bb37af8
 import random
@@ -62,6 +62,18 @@ def same_random_state()->Iterator[None]:
         set_random_state(torchs)
         random.setstate(python)
         np.random.set_state(numpy)
+
+# %% ../../nbs/base/09_modes.ipynb #a5c1b002
+@contextmanager
+def same_buffers(
+    model:nn.Module, # any model
+)->Iterator[None]:
+    "The buffers of a model, such as running averages, are after the block what they were before."
+    before = [(m, name, b, b.clone()) for m in model.modules() for name, b in m._buffers.items() if b is not None]
+    try: yield
+    finally:
+        for module, name, buffer, value in before:
+            with torch.no_grad(): module._buffers[name] = buffer.copy_(value)
 
 # %% ../../nbs/base/09_modes.ipynb #5b2879a8
 @contextmanager

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TOKENS', 'check_tokens', 'token_mask', 'layer_numbers', 'choose_layers', 'layer_count', 'asked_for', 'is_causal',
-           'sampled', 'Sentences', 'side_by_side', 'HiddenStates', 'check_states']
+           'stands_for_text', 'sampled', 'Sentences', 'side_by_side', 'HiddenStates', 'check_states']
 
 # %% ../../nbs/base/03_states.ipynb #178f7899
 import operator
@@ -35,7 +35,7 @@ def check_tokens(
 def token_mask(
     mask:Tensor,        # (B, T) bool or integer; non-zero marks a real token
     tokens:str="real",  # "real", "cls" (one token for each sentence) or "all" (padding included)
-    causal:bool=False,  # whether that one token is the last real one and not the first
+    causal:bool|Tensor=False, # whether that one is the last real token and not the first; (B,) how many are behind it
 )->Tensor:              # (B, T) bool; the tokens that count as points
     "Which tokens of a batch are points."
     check_tokens(tokens)
@@ -47,7 +47,9 @@ def token_mask(
     if tokens == "all": return torch.ones_like(mask, dtype=torch.bool)
     real = mask.bool()
     if tokens == "real": return real
-    return real & ((real.flip(1).cumsum(1).flip(1) if causal else real.cumsum(1)) == 1)
+    if causal is False: return real & (real.cumsum(1) == 1)
+    behind = causal.to(mask.device)[:, None] if isinstance(causal, Tensor) else 0
+    return real & (real.flip(1).cumsum(1).flip(1) == 1 + behind)
 
 # %% ../../nbs/base/03_states.ipynb #58deb1c3
 def _whole(number:object)->int:
@@ -107,18 +109,41 @@ def asked_for(
     return chosen if _takes_numbers() else True
 
 # %% ../../nbs/base/03_states.ipynb #119f0c1c
+def _configs(model:nn.Module)->tuple: # for its text, and for all of it; None where there is none
+    "The configurations of a model."
+    config = getattr(getattr(model, "module", model), "config", None)
+    return config.get_text_config() if hasattr(config, "get_text_config") else config, config
+
+
 def is_causal(
     model:nn.Module, # a Hugging Face model, wrapped for data-parallel training or not
 )->bool:
-    "Whether a token of a model sees only the tokens before it."
+    "Whether a token of a text sees only the tokens before it."
     from transformers.models.auto import modeling_auto as known
-    config = getattr(getattr(model, "module", model), "config", None)
-    def has(name): return bool(getattr(config, name, False))
-    if has("is_encoder_decoder") or has("use_bidirectional_attention"): return False
-    kind = getattr(config, "model_type", "")
-    if kind in known.MODEL_FOR_MASKED_LM_MAPPING_NAMES or kind == "bert-generation": return has("is_decoder")
-    return kind in known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    text, config = _configs(model)
+    def has(name): return getattr(text, name, None)
+    if getattr(config, "is_encoder_decoder", False) or has("is_causal") is False: return False
+    if has("use_bidirectional_attention") not in (None, False, "vision"): return False    # "vision": of images alone
+    kinds = [getattr(each, "model_type", "") for each in (text, config)]
+    if kinds[0] in known.MODEL_FOR_MASKED_LM_MAPPING_NAMES or kinds[0] == "bert-generation":
+        return bool(has("is_decoder") or has("causal"))    # the latter of XLM
+    return any(kind in known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES for kind in kinds)
 
+
+def stands_for_text(
+    out:dict,        # what a model returned
+    batch:dict,      # what it was called with: `attention_mask` (B, T), and often `input_ids`
+    model:nn.Module, # that model
+)->bool|Tensor:      # as `causal` of `token_mask`
+    "Which token stands for a text: the first, the last of a causal model, or the one that its head reads."
+    causal, ids, mask = is_causal(model), batch.get("input_ids"), batch["attention_mask"]
+    pad = getattr(_configs(model)[0], "pad_token_id", None)
+    head = getattr(out.get("logits"), "ndim", 0) == 2 and "embedding" not in out    # of transformers, for whole texts
+    if not (causal and head) or pad is None or ids is None: return causal
+    real = mask.bool()
+    read = real & (ids != pad)    # not at an end token that pads as well
+    behind = (real & (read.flip(1).cumsum(1).flip(1) == 0)).sum(1)
+    return torch.minimum(behind, (real.sum(1) - 1).clamp(min=0))    # nothing but such tokens: the first
 
 # %% ../../nbs/base/03_states.ipynb #978795c7
 def sampled(
@@ -159,7 +184,7 @@ class _Batch:
     mask:Tensor                  # (B, T) bool or integer; non-zero marks a real token
     most:int|None=None           # most points that a penalty sees of a layer, drawn at random; None for all of them
     seed:int=0                   # of the draw
-    causal:bool=False            # whether the last token of a sentence stands for it ("cls") and not the first
+    causal:bool|Tensor=False     # whether the last token of a sentence stands for it ("cls"); see `token_mask`
 
     def __post_init__(self): _check_batch(self.layers, self.mask, self.most)
 

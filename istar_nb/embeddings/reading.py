@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from ..base.matrices import matrix_parts
 from ..base.points import as_points
 from ..base.progress import progress_bar, waiting
-from ..report.one_pass import Numbering, as_texts
-from ..report.model_measures import Points, _encoder_of
+from ..report.one_pass import Numbering
+from ..report.model_measures import Points, _encoder_of, as_texts
 from ..text.batches import text_batches
 from ..text.encoders import Encoder, hidden_states, local_source, quiet
 from ..training.evaluation import read_states

@@ -25,8 +25,8 @@ from transformers import TrainerCallback
 from .baselines import RelativeStrength, check_strength
 from ..base.modes import evaluating, same_random_state
 from ..base.processes import all_processes
-from .regularizers import Regularizer, check_regularizer
-from ..base.states import HiddenStates, asked_for, is_causal
+from .regularizers import Regularizer, check_regularizer, show_update
+from ..base.states import HiddenStates, asked_for, stands_for_text
 from ..geometry.streaming import IsoScoreMetric
 
 # %% ../../nbs/penalties/04_integrations.ipynb #23bf201d
@@ -44,7 +44,7 @@ def states_of(
         raise ValueError(f"`model` returned no hidden states, only {type(out).__name__}: {why}")
     if batch.get("attention_mask") is None:
         raise ValueError(f"`attention_mask` is missing from the batch ({', '.join(batch)}): which tokens are padding?")
-    return HiddenStates(states, batch["attention_mask"], causal=is_causal(model))
+    return HiddenStates(states, batch["attention_mask"], causal=stands_for_text(out, batch, model))
 
 # %% ../../nbs/penalties/04_integrations.ipynb #ebb17c96
 def model_states(
@@ -198,7 +198,7 @@ class _CountedLoss:
         with torch.no_grad(), evaluating(self.model), same_random_state(), self.compute_loss_context_manager():
             mean, share = loss(None), loss(torch.tensor(10**6, device=self.args.device))
         if not mean.isfinite().all() or not mean.any(): return None
-        return bool(share.abs().mean() < mean.abs().mean()/100)
+        return bool((mean - share).abs().mean() > mean.abs().mean()/1000)    # a router's loss stays in both
 
     def average_of_update(self, num_items_in_batch:Tensor|int|None)->bool:
         "Whether losses are parts of the update's average, which the Trainer does not divide by their number."
@@ -222,7 +222,7 @@ class _PenalizedLoss(_CountedLoss):
         plain = partial(super().compute_loss, num_items_in_batch=num_items_in_batch, **kwargs)
         if self.regularizer is None or not model.training: return plain(model, inputs, return_outputs)
         first, batches, self.micro_batches = bool(self.micro_batches), self.micro_batches, []
-        if first and len(batches) > 1 and self.regularizer.needs_update: self.prepare_penalty(model, batches)
+        show_update(self.regularizer, self.accelerator.unwrap_model(model), batches, self.shown)
         wanted = asked_for(self.regularizer.layers, model)    # and the last layer: a split model's loss is there
         task, out = plain(model, {**inputs, "output_hidden_states": wanted is True or [*wanted, -1]}, True)
         penalty = self.regularizer(states_of(out, inputs, model), inputs.get(self._label))
@@ -246,12 +246,11 @@ class _PenalizedLoss(_CountedLoss):
         scale = 1. if (scaler := self.accelerator.scaler) is None else scaler.get_scale()
         self.lam.update(task.mean(), penalty, list(model.parameters()), all_processes(), scale)
 
-    def prepare_penalty(self, model:nn.Module, batches:Sequence[dict])->None:
-        "Show the micro-batches of an update to a penalty that takes them as one batch; the random state stays."
-        def seen(rows):
-            with torch.no_grad(), self.compute_loss_context_manager():
-                return model_states(self.accelerator.unwrap_model(model), _inputs_of(self, rows)), rows.get(self._label)
-        with same_random_state(): self.regularizer.prepare(seen(self._prepare_inputs(batch)) for batch in batches)
+    def shown(self, model:nn.Module, batch:dict)->tuple[HiddenStates,Tensor|None]:
+        "The states and labels of a micro-batch, as `show_update` wants them."
+        rows = self._prepare_inputs(batch)
+        with self.compute_loss_context_manager(): states = model_states(model, _inputs_of(self, rows))
+        return states, rows.get(self._label)
 
 # %% ../../nbs/penalties/04_integrations.ipynb #79be5672
 def _kept_graphs(lam:float|RelativeStrength)->AbstractContextManager:

@@ -69,6 +69,7 @@ def _default_metric(
     labels:Tensor, # (n,)
 )->float:          # higher is better
     "Accuracy, or minus the mean squared error for a regression."
+    if len(labels) != len(logits): raise ValueError(f"`labels` has {len(labels)} rows, and `logits` {len(logits)}")
     if logits.shape[1] == 1: return -F.mse_loss(logits[:, 0], labels.float()).item()
     return (logits.argmax(1) == labels).float().mean().item()
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from .baselines import RelativeStrength, check_strength
-from ..base.modes import same_random_state
-from .regularizers import Regularizer, check_regularizer
+
+from .regularizers import Regularizer, check_regularizer, show_update
 from ..base.states import HiddenStates, is_causal
 
 # %% ../../nbs/penalties/10_sentence_losses.ipynb #3797c1d2
@@ -38,6 +38,13 @@ def _columns_of(
     "The texts of a batch, column by column."
     prefixes = [name.removesuffix("input_ids") for name in batch if name.endswith("_input_ids")]
     return [{k.removeprefix(prefix): v for k, v in batch.items() if k.startswith(prefix)} for prefix in prefixes]
+
+
+def _loss_inputs(batch:dict)->tuple[dict,dict]: # columns with their label; the `prompt` and `task` of a CrossEncoder
+    "What a batch of a data loader gives a loss."
+    inputs = {name: batch[name] for name in ("prompt", "task") if name in batch}
+    columns = {name: column for name, column in batch.items() if name not in ("prompt", "task", "dataset_name")}
+    return columns, inputs
 
 # %% ../../nbs/penalties/10_sentence_losses.ipynb #bff99c27
 @contextmanager
@@ -71,6 +78,8 @@ def _watching_sentences(
     "Watch the sentence embeddings of a SentenceTransformer."
     seen = []
     def keep(module, args, features):
+        if "sentence_embedding" not in features:
+            raise ValueError(f"`model` gave no sentence embedding, only {', '.join(features)}: use on='tokens'")
         x = features["sentence_embedding"][:, None]
         seen.append(HiddenStates([x], torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)))
     hook = model.register_forward_hook(keep)
@@ -95,16 +104,19 @@ class _WatchedLoss(nn.Module):
     loss:nn.Module
     on:str
 
-    def watch(self, sentence_features:Iterable[dict[str,Tensor]], labels:Tensor|None)->tuple[Any,HiddenStates]:
+    def watch(self, sentence_features:Iterable, labels:Tensor|None, **inputs)->tuple[Any,HiddenStates]:
         "The inner loss, and the states that the model had for it."
-        with self.watched[self.on](self.model) as seen: loss = self.loss(sentence_features, labels)
+        with self.watched[self.on](self.model) as seen: loss = self.loss(sentence_features, labels, **inputs)
         widest = max((part.layers[-1].shape[-1] for part in seen), default=0)    # nested losses also see truncated ones
         return loss, joined([part for part in seen if part.layers[-1].shape[-1] == widest])
 
     def states(self, model:nn.Module, batch:dict)->HiddenStates:
         "The states of a batch of the Trainer's data loader, as the penalty will see them: for `ReferenceCallback`."
+        if not (columns := _columns_of(batch)):    # pairs of texts, which the loss of a CrossEncoder tokenizes
+            texts, inputs = _loss_inputs(batch)
+            return self.watch([texts[name] for name in texts if name != "label"], texts.get("label"), **inputs)[1]
         with self.watched[self.on](model) as seen:
-            for features in _columns_of(batch): model(features)
+            for features in columns: model(features)
         return joined(seen)
 
 # %% ../../nbs/penalties/10_sentence_losses.ipynb #0de67751
@@ -129,18 +141,13 @@ class IsotropyLoss(_WatchedLoss):
     def forward(self,
         sentence_features:Iterable[dict[str,Tensor]], # the tokenized columns of a batch
         labels:Tensor|None=None,                      # (B,) of the batch
+        **inputs,                                     # what else the loss takes: a CrossEncoder's prompt and task
     )->dict[str,Tensor]|Tensor:                       # in training `task_loss` and λ times `penalty`; else the loss
         "Both parts of the training loss; the Trainer adds them."
-        if not self.model.training: return self.loss(sentence_features, labels)
-        loss, states = self.watch(sentence_features, labels)
+        if not self.model.training: return self.loss(sentence_features, labels, **inputs)
+        loss, states = self.watch(sentence_features, labels, **inputs)
         penalty = self.regularizer(states, labels)
         return {**(loss if isinstance(loss, dict) else dict(task_loss=loss)), "penalty": self.lam*penalty}
-
-    def prepare(self, batches:Iterable[tuple[Iterable[dict[str,Tensor]],Tensor|None]])->None:
-        "Show the micro-batches of an update to a penalty that takes them as one batch; the random state stays."
-        def seen(features, labels):
-            with torch.no_grad(): return self.watch([dict(column) for column in features], labels)[1], labels
-        with same_random_state(): self.regularizer.prepare(seen(*batch) for batch in batches)
 
 # %% ../../nbs/penalties/10_sentence_losses.ipynb #9i510002
 class WholeUpdateMixin:
@@ -154,9 +161,21 @@ class WholeUpdateMixin:
         return batches, items
 
     def compute_loss(self, model:nn.Module, inputs:dict, *args, **kwargs)->Tensor|tuple[Tensor,Any]:
-        "As the Trainer's; before the first loss of an update its penalty sees all micro-batches."
-        batches, self.micro_batches, loss = self.micro_batches, (), self.loss
-        if (model.training and len(batches) > 1 and isinstance(loss, IsotropyLoss) and loss.regularizer.needs_update):
-            shown = (self.collect_features(self._prepare_inputs(batch)) for batch in batches)
-            with self.compute_loss_context_manager(): loss.prepare(shown)
+        "As the Trainer's; before the first loss of an update its penalties see all micro-batches."
+        batches, self.micro_batches, shown = self.micro_batches, (), {}
+        for batch in batches if model.training else ():
+            loss = self.loss_of(batch)
+            if isinstance(loss, IsotropyLoss): shown.setdefault(loss.regularizer, []).append(batch)
+        for regularizer, part in shown.items(): show_update(regularizer, self.model, part, self.shown)
         return super().compute_loss(model, inputs, *args, **kwargs)
+
+    def loss_of(self, batch:dict)->nn.Module:
+        "The loss of a micro-batch; several data sets may have one each."
+        return self.loss[batch["dataset_name"]] if isinstance(self.loss, dict) else self.loss
+
+    def shown(self, model:nn.Module, batch:dict)->tuple[HiddenStates,Tensor|None]:
+        "The states and labels of a micro-batch, as `show_update` wants them."
+        columns, inputs = _loss_inputs(self._prepare_inputs(batch))
+        features, labels = self.collect_features(columns)
+        with self.compute_loss_context_manager(): _, states = self.loss_of(batch).watch(features, labels, **inputs)
+        return states, labels

@@ -314,8 +314,8 @@ def compare(
     if texts is None: return _compared(*_rows_seen(things, sample, memory, tokens, layers), neighbors)
     listed, options = list(_pairs(texts)), dict(batch_tokens=batch_tokens, max_length=max_length)
     seen = _models_seen(things, listed, options, hub, tokens, layer_numbers(layers), sample, memory, progress)
-    point = dict(cls=", a text: its first token", last=", a text: its last token").get(tokens, "")
-    said = f"{len(listed):,} text{'s'*(len(listed) != 1)}, tokens: {tokens}{point}"
+    point = dict(cls=", a text: its first token, of a causal model its last", last=", a text: its last token")
+    said = f"{len(listed):,} text{'s'*(len(listed) != 1)}, tokens: {tokens}{point.get(tokens, '')}"
     return _compared(seen, said + cut_note(max_length), neighbors)
 
 

@@ -25,7 +25,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from ..penalties.isolayer import ClsModel
-from ..base.states import HiddenStates, asked_for, is_causal, layer_count
+from ..base.states import HiddenStates, asked_for, layer_count, stands_for_text
 from ..base.files import local_path
 from .packaged import PACKAGED
 from ..base.checks import near
@@ -307,7 +307,7 @@ def forward_with_states(
     if count != layers_of_text+1:
         raise ValueError(f"`model` returned {count} hidden states, and its {layers_of_text} layers and embeddings make "
                          f"{layers_of_text+1}")
-    return out, HiddenStates(states, batch["attention_mask"], causal=is_causal(model))
+    return out, HiddenStates(states, batch["attention_mask"], causal=stands_for_text(out, batch, model))
 
 # %% ../../nbs/text/06_encoders.ipynb #c5f4bb0d
 def hidden_states(

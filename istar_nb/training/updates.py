@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
 from accelerate.utils import set_seed
 from torch import Tensor, nn
 
@@ -26,10 +25,10 @@ from .evaluation import (batch_geometry, host_masked, padding_gradient, read_sta
                                           state_sketch)
 from ..text.features import TaskRows
 from ..penalties.isolayer import ClsModel
-from ..penalties.regularizers import Regularizer
+from ..penalties.regularizers import Regularizer, show_update
 from ..penalties.whole_update import WholeUpdate
 from .methods import begin_of, method_of
-from ..base.modes import random_state, set_random_state
+from ..base.modes import random_state
 from ..base.processes import all_processes
 from ..base.progress import progress_bar
 from .records import model_hashes
@@ -203,13 +202,10 @@ def aim(session:Session)->None:
 # %% ../../nbs/training/08_updates.ipynb #835cc25a
 def prepare_penalty(session:Session, group:list[list[int]])->None:
     "Show the micro-batches of an update to a penalty that takes them as one batch."
-    if len(group) == 1 or session.penalty is None or not session.penalty.needs_update: return
-    state = random_state()
-    def seen(rows):
-        with torch.no_grad(), session.accelerator.autocast(): _, states, labels = forward(session, session.bare, rows)
+    def seen(model, rows):
+        with session.accelerator.autocast(): _, states, labels = forward(session, model, rows)
         return _counted(session, states), labels
-    session.penalty.prepare(seen(rows) for rows in group)
-    set_random_state(state)
+    if session.penalty is not None: show_update(session.penalty, session.bare, group, seen)
 
 # %% ../../nbs/training/08_updates.ipynb #5d98af38
 def strength(session:Session, task_loss:Tensor, penalty:Tensor)->float:
