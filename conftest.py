@@ -31,10 +31,10 @@ from nbdev.config import get_config
 
 root = Path(__file__).resolve().parent
 # What takes longest starts first, so that no core is left idle at the end.
-LONGEST = ["test_ray", "test_integrations", "test_cli", "test_docs", "test_sweeps", "09_training", "10_pretraining", "test_accelerator",
-           "test_howto", "test_resume", "test_nbdev", "test_teams", "07_second_stage", "04_integrations", "test_kills", "test_launchers",
-           "01_executors", "test_explore", "test_places", "test_pages", "test_own_data", "test_typed", "1_measure", "05_isotropy",
-           "test_pretraining", "test_streaming", "test_lab", "test_training", "07_claims", "00_regularizers", "11_transforms"]
+LONGEST = ["test_ray", "test_cli", "test_launchers", "test_resume", "test_accelerator", "test_training", "test_docs", "test_sweeps", "test_teams",
+           "test_nbdev", "test_howto", "test_pages", "09_training", "10_pretraining", "test_typed", "test_experiments", "test_integrations",
+           "07_second_stage", "test_kills", "test_watch", "test_pretraining", "test_streaming", "1_measure", "05_isotropy", "04_integrations",
+           "01_executors", "test_paper_grids", "test_explore", "test_lab", "test_places", "07_claims", "00_regularizers", "11_transforms"]
 
 
 # What a test of the system calls, itself or by its fixtures and helpers: processes, browsers, trainings of the library.
