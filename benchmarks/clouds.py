@@ -166,7 +166,8 @@ definitions = {
         "(PR - 1)/(d - 1), PR the participation ratio of the sample covariance (Rudman et al. 2022; Rudman & Eickhoff "
         "2024)", lambda c: (participation(c.squares) - 1)/(c.d - 1)),
     "unbiased IsoScore": Definition("axes",
-        "(R - 1)/(d - 1), R the ratio of the unbiased estimates of tr(Σ)² and tr(Σ²) (Himeno & Yamada 2014)",
+        "(R - 1)/(d - 1), R the ratio of the unbiased estimates of tr(Σ)² and tr(Σ²) (Himeno & Yamada 2014; Chun et "
+        "al. 2026)",
         unbiased_isoscore),
     "participation ratio": Definition("axes",
         "(Σλ)²/Σλ², λ the eigenvalues of the sample covariance", lambda c: participation(c.squares)),

@@ -26,6 +26,7 @@ same_torch = f"torch=={torch.__version__.partition('+')[0]}"
 packages = {    # adapter: what its environment needs; None is the interpreter that runs this
     "istar_nb": None,
     "isoscore": ["IsoScore==2.0.1", same_torch],
+    "dimensionality": ["dimensionality==0.1.4"],
     "vecscope": ["vecscope==0.2.0"],
     "spectralyte": ["spectralyte==0.4.0"],
     "monai": ["monai==1.6.1", same_torch],

@@ -3,6 +3,7 @@
 Nothing of the package is imported here, so that an error in it cannot hide itself. Each row is looked up on the stored
 findings page by its claim, and effect, both ends of the interval and the number of seeds are compared.
 """
+import ast
 import json
 import math
 import re
@@ -320,6 +321,89 @@ def test_a_number_of_the_findings_page_follows_from_the_json(claim):
     said = [float(text.replace("−", "-")) for text in re.findall(r"[+−][\d.]+(?:e[+−]?\d+)?", rows[claim][3])]
     for value, text in zip((effect, low, high), said, strict=True): assert f"{value:+.3g}" == f"{text:+.3g}", (claim, value, text)
     assert int(rows[claim][5]) == seeds
+
+
+def stored(page):
+    "What a page says in Markdown outputs."
+    cells = json.loads((root/"nbs"/"experiments"/f"{page}.ipynb").read_text(encoding="utf-8"))["cells"]
+    return "\n".join("".join(out["data"]["text/markdown"]) for cell in cells for out in cell.get("outputs", []) if "text/markdown" in out.get("data", {}))
+
+
+def updates(r):
+    "From the learning rate of the last logged step, which falls linearly to zero after a tenth of the updates."
+    last, base = r["steps"][-1], r["config"]["lr"]
+    fits = [n for n in range(last["update"], last["update"] + 25) if math.isclose(base*(n - last["update"] + 1)/(n - math.ceil(n/10)), last["lr"], rel_tol=1e-4)]
+    return fits[0] if len(fits) == 1 else None
+
+
+def signed(value, digits): return f"{100*value:+.{digits}f}".replace("-", "−")
+def with_ends(d, digits=2): return "{} points [{}, {}]".format(*(signed(x, digits) for x in student(d)[:3]))
+def without_unit(d): return with_ends(d).replace(" points", "")
+def geometric(values): return math.exp(mean(map(math.log, values)))
+def alone(): return sst2_arm(method="istar", lam=-5.)
+def own_means(): return sst2_arm(method="istar-own-means", lam=-5., tokens="all")
+
+
+def best_of_twelve(deviation):
+    "Mean of the greatest of 12 normal draws by the trapezium rule, times the standard error of five seeds."
+    return deviation/5**0.5*sum(z*12*stats.norm.cdf(z)**11*stats.norm.pdf(z)/100 for z in (i/100 for i in range(-800, 801)))
+
+
+def table1():
+    "The cells of the I-STAR paper's table as they are printed in the source."
+    source = (root/"istar_nb"/"study"/"istar_claims.py").read_text(encoding="utf-8")
+    return next(ast.literal_eval(node.value) for node in ast.parse(source).body if isinstance(node, ast.Assign) and node.targets[0].id == "table1_cells")
+
+
+def test_the_five_sentences_follow_from_the_json():
+    page = stored("findings")
+    def says(*parts): return [line for line in page.splitlines() if re.match(r"\d\. ", line) and all(part in line for part in parts)]
+    assert says("1. ", "λ = −0.01", "no clear gain", f"MiniLM {with_ends(minilm_tasks(-.01, plain))} (RTE, MRPC, CoLA)",
+                f"scratch {with_ends(mean_over(('sst2', 'stsb', 'sst5'), scratch, -.01, plain))} (SST-2, STS-B, SST-5)")
+    none, short, counted_ = sst2_arm(**plain), minus(alone(), sst2_arm(**plain)), minus(counting, sst2_arm(**plain))
+    long = minus(treated("sst2"), large("sst2", **plain))
+    assert {updates(r) for arm in (none, alone(), counting, half) for r in arm.values()} == {62}
+    assert {updates(r) for r in [*treated("sst2").values(), *large("sst2", **plain).values()]} == {375}
+    low, high = (signed(end, 1) for end in student(counted_)[1:3])
+    assert says("2. ", "λ = −5", "MPNet's SST-2", f"by {signed(mean(short), 1)} points in 62 updates and {signed(mean(long), 1)} in 375", f"with padding counted, by {signed(mean(counted_), 1)} [{low}, {high}] in 62.")
+    cells = {key: [[float(x) for x in cell.split("±")] for cell in row.split()] for key, row in table1().items()}
+    gain = mean(a[0] - b[0] for m in ("ALBERT", "BERT", "DistilBERT") for a, b in zip(cells[m, "I-STAR"], cells[m, "base"]))
+    most = max(best_of_twelve(mean(sd for m in ("ALBERT", "BERT", "DistilBERT") for _, sd in cells[m, method])) for method in ("base", "I-STAR"))
+    assert says("3. ", f"at most {most:+.2f} of the {gain:+.2f} points", f"and {most*0.2**0.5:+.2f} if settings correlate at 0.8")
+    assert says("4. ", "MiniLM", f"{with_ends(shrink('none', late, five, 'atienza'))} on CoLA, {without_unit(shrink('none', late, ten, 'atienza'))} on MRPC")
+    joint, task = (apart(stage("isolayer", loss, -1, "matthews"), stage("isolayer", loss, -2, "matthews")) for loss in ("joint", "task"))
+    assert says("5. ", "MiniLM on CoLA", f"gains {with_ends(joint)} over its stage one", f"and {without_unit(task)} without its isotropy loss")
+    assert {r["config"]["task"] for r in records if r["config"].get("stage_loss") == "task"} == {"cola"}
+
+
+def test_what_is_known_beside_the_declared_readings_follows_from_the_json():
+    page, none = stored("declared"), sst2_arm(**plain)
+    def average(arm, name, epoch=-1): return mean(r["epochs"][epoch][name] for r in arm.values())
+    dose = [5*average(arm, name, 0) for arm, name in ((counting, "padded_isoscore"), (alone(), "isoscore"))]
+    assert f"lower the loss by {dose[0]:.2f} with padding counted and by {dose[1]:.2f} on text alone" in page
+    logs = [math.log(end("isoscore")(own_means()[s])/end("isoscore")(none[s])) for s in none]
+    half_width = stats.t.ppf(0.95, len(logs) - 1)*stdev(logs)/len(logs)**0.5
+    low, high = (math.exp(mean(logs) + side*half_width) for side in (-1, 1))
+    assert 0.8 < low < high < 1.25 and f"×{math.exp(mean(logs)):.2f} of that without a penalty, 90 % interval [{low:.2f}, {high:.2f}], *unchanged*" in page
+    assert f"whose own ι is {average(own_means(), 'padding_isoscore'):.4f}, and {average(none, 'padding_isoscore'):.4f} without" in page
+    assert f"ι of all positions is {average(counting, 'padded_isoscore'):.4f}, and {average(none, 'padded_isoscore'):.4f} without" in page
+    def guess(r): return r["score"] <= 0.509174 + 0.02    # the share of the more frequent label among the 872 rows
+    assert f"in {sum(map(guess, alone().values()))} of 8 seeds it ends within two points" in page
+    at20 = [mean(s["batch_isoscore"] for r in arm.values() for s in r["steps"] if s["update"] == 20) for arm in (half, none)]
+    assert f"is {at20[0]:.3f}, and {at20[1]:.3f} without a penalty (×{at20[0]/at20[1]:.2f})" in page
+    assert all(end("majority_share")(r) >= 0.99 for r in half.values()) and "8 of 8 runs collapsed" in page
+    twin = sst2_arm(method="istar", lam=1., target=.0345, placebo="twin")
+    assert f"raises it (×{geometric([end('isoscore')(twin[s])/end('isoscore')(none[s]) for s in none]):.2f})" in page
+
+
+def test_what_belongs_beside_the_sentences_follows_from_the_json():
+    page = stored("findings")
+    assert f"MPNet changes by {with_ends(large_minus(plain))} on average over 4 tasks in 375 updates; SST-5 alone by {with_ends(minus(treated('sst5'), large('sst5', **plain)))}" in page
+    doubled = minus(sst2_arm(method="istar", lam=1., target=.138), sst2_arm(**plain))
+    assert f"MPNet on SST-2 (*double*, {with_ends(doubled)})" in page
+    padded, none = randomly(method="istar", lam=-5., tokens="all"), randomly(**plain)
+    iota = geometric([end("isoscore")(padded[s])/end("isoscore")(none[s]) for s in none])
+    assert f"the same λ leaves ×{iota:.2f}, and 5 of 5 runs collapsed" in page
 
 
 def test_there_are_at_least_thirty():

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['pages', 'statements', 'stage_words', 'mains', 'every_claim', 'page_claims', 'select', 'one', 'strength', 'clause',
            'setting', 'statement', 'claim_cells', 'claims_table', 'folded', 'in_points', 'points', 'beside_paper',
-           'main_claims', 'plot_dose', 'plot_main', 'by_place', 'plot_claims', 'explore_claims']
+           'main_claims', 'plot_dose', 'in_updates', 'plot_main', 'by_place', 'plot_claims', 'explore_claims']
 
 # %% ../../nbs/study/07_claims.ipynb #9675cf9a
 from collections import Counter
@@ -14,7 +14,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from .control_claims import declared, early, masked, padding, placebo, without_function
+from .control_claims import (at_papers_strength, declared, declared_arms, early, masked, padding, placebo,
+                                          without_function)
 from .evidence import Evidence, opened
 from ..report.figures import method_color, new_axes, signed, style
 from .figure_claims import (istar_figure2, istar_figure3, istar_figure4, istar_figure5, istar_figure6,
@@ -41,7 +42,7 @@ def _claims_of(evidence:Evidence)->tuple[Claim, ...]:
     "The claims of all pages, computed once for each object."
     import pandas as pd
     with pd.option_context("mode.string_storage", "python"):    # in hundreds of small tables faster than Arrow's
-        claims = [claim for page in (*pages, declared) for claim in page(evidence)]
+        claims = [claim for page in (*pages, at_papers_strength, declared_arms, declared) for claim in page(evidence)]
     if twice := [c for c, times in Counter(claims).items() if times > 1]:
         raise ValueError(f"no two claims may have the same fields, and these have: {'; '.join(map(statement, twice))}")
     return tuple(correct(claims))
@@ -137,6 +138,8 @@ statements |= {
     "masked, plain": "{c.quantity} without a penalty, masked minus contrastive",
     "masked": "change in {c.quantity} from masked, {start}",
     "declared": "{c.contrast}, {c.variant} minus {c.against}: {c.quantity}",
+    "arm": "change in score with *{c.variant}* of the declared experiment",
+    "paper's λ": "{who}, {c.points}, scores {above} base",
     "masked or contrastive": "change in {c.quantity}, masked minus contrastive, {start}"}
 
 # %% ../../nbs/study/07_claims.ipynb #b2e2df85
@@ -266,11 +269,11 @@ mains = dict(    # for each row the fields that select its claim
     mpnet=dict(topic="gain", side="λ < 0", against="base", encoder="MPNet"),
     minilm=dict(topic="gain", side="λ < 0", against="base", encoder="MiniLM"),
     scratch=dict(topic="gain", side="λ < 0", against="base", encoder="scratch"),
-    cosreg=dict(topic="gain", side="λ < 0", against="CosReg", encoder="MiniLM"),
-    more=dict(topic="gain", side="λ > 0", against="base", encoder="MiniLM"),
-    strong=dict(topic="dose", method="istar", lam=1., encoder="MiniLM", task="cola"),
-    collapse=dict(topic="dose", method="istar", lam=-0.3, encoder="MiniLM", task="cola"),
-    bars=dict(page="shrink_table2", variant="selected bars", task="cola"),
+    more=dict(topic="gain", side="λ > 0", against="base", encoder="scratch"),
+    alone=dict(topic="arm", variant="text alone"),
+    counted=dict(topic="arm", variant="all positions"),
+    bars=dict(page="shrink_table2", variant="all bars", against="selected bars", task="cola"),
+    bars_mrpc=dict(page="shrink_table2", variant="all bars", against="selected bars", task="mrpc"),
     isolayer=dict(page="isolayer_table2", quantity="score", variant=with_layer, against=stage_one, task="cola"),
     control=dict(page="isolayer_table2", quantity="score", variant=with_layer, against=control, task="cola"))
 
@@ -307,23 +310,35 @@ def plot_dose(
     return ax
 
 # %% ../../nbs/study/07_claims.ipynb #67fde19c
+def in_updates(claim:Claim)->str: # such as ", 62 updates"; "" where they are not known
+    "How long the runs behind a claim are."
+    return f", {' or '.join(map(str, claim.updates))} updates" if claim.updates else ""
+
+
 def plot_main(claims:Sequence[Claim]): # the figure
     "The figure of the findings and of the README."
     from matplotlib import pyplot as plt
-    def star(c, against="\n"): return f"I-STAR, {strength(c)}, {c.encoder}{against}(mean of tasks)"
-    looks = dict(minilm=(star, "istar", -1), scratch=(star, "istar", -1), more=(star, "istar", 1),
-                 cosreg=(lambda c: star(c, ",\nagainst CosReg "), "cosreg", 1),
-                 bars=(lambda c: "entropy of selected bars", "entropy"),
-                 isolayer=(lambda c: "IsoLayer against its\nown stage one", "isolayer"),
-                 control=(lambda c: "IsoLayer against the same layer\nwithout the isotropy loss", "isolayer"))
-    rows = {key: c for key in mains if key in looks for c in select(claims, **mains[key]) if c.found.seeds > 2}
-    shown, colors = {looks[key][0](c): c for key, c in rows.items()}, [method_color(*looks[key][1:]) for key in rows]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained", width_ratios=[1, 1.15])
-    plot_dose(claims, ax=left).set_title("I-STAR, MiniLM, CoLA")
-    plot_estimates({label: c.found for label, c in shown.items()}, dict(zip(shown, colors)),
-                   "difference in task score (points; diamond: paper)",
-                   {label: c.effect for label, c in shown.items() if c.effect}, 100, right)
-    right.set_title("comparisons in the papers, and a control")
+    def star(c): return f"I-STAR, {strength(c)}, {c.encoder}\n(mean of tasks)"
+    def long_run(c): return f"{strength(c)}, {c.points},\nmean of {len(c.tasks)} tasks" + in_updates(c)
+    def short_run(c): return f"{strength(c)}, {c.points},\n{task_title(c.task)}" + in_updates(c)
+    def bars(c): return f"entropy of all bars against\nselected bars, {task_title(c.task)}"
+    small = dict(minilm=(star, "istar", -1), scratch=(star, "istar", -1), more=(star, "istar", 1),
+                 bars=(bars, "entropy"), bars_mrpc=(bars, "entropy"),
+                 isolayer=(lambda c: "IsoLayer against its\nown stage one, CoLA", "isolayer"),
+                 control=(lambda c: "IsoLayer against the same layer\nwithout the isotropy loss, CoLA", "isolayer"))
+    large = dict(counted=(short_run, "istar", -1), alone=(short_run, "istar", -1), mpnet=(long_run, "istar", -1))
+    figure = plt.figure(figsize=(9, 5.6), layout="constrained")
+    places = figure.add_gridspec(2, 2, width_ratios=[1, 1.15], height_ratios=[len(small), len(large) + 1])
+    plot_dose(claims, ax=figure.add_subplot(places[:, 0])).set_title("I-STAR on text alone, MiniLM, CoLA")
+    titles = "comparisons in the papers, and a control", "I-STAR, MPNet, the paper's λ"
+    for i, (looks, title) in enumerate(zip((small, large), titles)):
+        rows = {key: c for key in looks for c in select(claims, **mains[key]) if c.found.seeds > 2}
+        shown, colors = {looks[key][0](c): c for key, c in rows.items()}, [method_color(*looks[key][1:]) for key in rows]
+        ax = plot_estimates({label: c.found for label, c in shown.items()}, dict(zip(shown, colors)),
+                            "difference in score (points; diamond: paper)",
+                            {label: c.effect for label, c in shown.items() if c.effect}, 100,
+                            figure.add_subplot(places[i, 1]))
+        ax.set_title(title)
     return figure
 
 # %% ../../nbs/study/07_claims.ipynb #c41a0002

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .evidence import Evidence, claims_from, encoder_name, fallen, iota_ratios, learned
+from .evidence import Evidence, circumstances, claims_from, encoder_name, fallen, iota_ratios, learned
 from ..sweeps.selection import best_of
 from .verdicts import Claim, Estimate, moved, nan, own, paired_estimate, pairs_of
 
@@ -184,7 +184,7 @@ def istar_table1(evidence:Evidence)->list[Claim]:
                      page="istar_table1", kind="score", unit="score, mean over tasks", method="istar", against=other,
                      lam=tuple(sorted(lams - {None})), side=sides[sign], encoder=encoder, task=tuple(tasks),
                      claimed=claimed, found=paired_estimate(values), collapsed=fallen(behind, evidence.collapsed),
-                     iotas=iota_ratios(iotas[iotas.task.isin(tasks)]),
+                     iotas=iota_ratios(iotas[iotas.task.isin(tasks)]), **circumstances(behind),
                      **(printed if claimed == "up" and tasks else {}))
     compared = ((-1, "base", "up"), (-1, "CosReg", "up"), (1, "base", "down"))
     return [*(claim(encoder, *each) for encoder, signs in sides_of.items() for each in compared if each[0] in signs),

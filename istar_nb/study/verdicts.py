@@ -186,6 +186,9 @@ class Claim(_Subject):
     reason: str = field(default="", compare=False)                # what a test would need; "" where it can be tested
     push: float = field(default=nan, compare=False)               # of a placebo, in units of its penalty's
     iotas: tuple = field(default=(), compare=False)               # IsoScore of the text over its baseline's, by seed
+    updates: tuple = field(default=(), compare=False)             # of the treated runs, each number once, ascending
+    points: str = field(default="", compare=False)                # what the penalty sees, a value of `point_words`
+    dose: float = field(default=nan, compare=False)               # |λ|ι before training, mean over the treated runs
     adjusted: float = field(default=nan, compare=False)           # p-value of a declared contrast, see `correct`
 
     @property
