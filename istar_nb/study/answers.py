@@ -54,8 +54,8 @@ def _on_strength(claims:Sequence[Claim])->Answer:
     effects = [signed(100*c.found.effect, "+.1f") for c in found]
     low, high = (signed(100*end, "+.1f") for end in (found[2].found.low, found[2].found.high))
     short, long, counted = (c.updates[0] for c in found)
-    return Answer(f"On {found[0].points}, I-STAR's λ = {signed(lam)} changes MPNet's {task_title(found[0].task)} score by "
-                  f"{effects[0]} points in {short} updates and {effects[1]} in {long}; with {found[2].points}, by "
+    return Answer(f"On {found[0].points}, I-STAR's λ = {signed(lam)} changes MPNet's {task_title(found[0].task)} score "
+                  f"by {effects[0]} points in {short} updates and {effects[1]} in {long}; with {found[2].points}, by "
                   f"{effects[2]} [{low}, {high}] in {counted}.", tuple(found))
 
 # %% ../../nbs/study/08_answers.ipynb #0c0ffe08
@@ -166,8 +166,8 @@ def _gains(claims:Sequence[Claim])->str:
     more = " (with more isotropy)" if gains and all(c.iota > 1 for c in gains) else ""
     def where(c): return f"{c.encoder} on {task_title(c.task)} ({strength(c) or f'*{c.variant}*'}, {points(c)})"
     listed = f": {'; '.join(map(where, gains))}" if gains else ""
-    return (f"**Gains.** Of {len(found)} comparisons of I-STAR with no penalty, each on one task, {len(losses)} have an "
-            f"interval below zero and {len(gains)} one above it{more}, where chance alone would give about "
+    return (f"**Gains.** Of {len(found)} comparisons of I-STAR with no penalty, each on one task, {len(losses)} have "
+            f"an interval below zero and {len(gains)} one above it{more}, where chance alone would give about "
             f"{0.025*len(found):.0f}{listed}.")
 
 
@@ -175,8 +175,8 @@ def _large_changes(claims:Sequence[Claim])->str:
     "What large changes of isotropy do to MiniLM on CoLA, where most strengths were run."
     found = [c for c in single_effects(claims, encoder="MiniLM", task="cola") if not 0.5 < c.iota < 2]
     hurt, dead = sum(c.found.high < 0 for c in found), sum(c.all_collapsed for c in found)
-    return (f"**Large changes.** With MiniLM on CoLA, {hurt} of {len(found)} settings that at least halve or double the "
-            f"text's isotropy lower the score (interval below zero); in {dead} every run collapsed.")
+    return (f"**Large changes.** With MiniLM on CoLA, {hurt} of {len(found)} settings that at least halve or double "
+            f"the text's isotropy lower the score (interval below zero); in {dead} every run collapsed.")
 
 
 def _padding(claims:Sequence[Claim])->str:
@@ -185,11 +185,11 @@ def _padding(claims:Sequence[Claim])->str:
     if len(arms) < 2: return "**Padding.** The declared experiment is not complete."
     counted, alone = arms
     ratio, low, high, _ = unchanged(counted.iotas)
-    text = (f"**Padding.** With MPNet on SST-2 and λ = {signed(counted.lam)}, removing all isotropy before training would "
-            f"lower the loss by {counted.dose:.2f} with padding counted and by {alone.dose:.2f} on text alone. After "
-            f"{counted.updates[0]} updates the text's isotropy is ×{ratio:.2f} (90 % interval [{low:.2f}, {high:.2f}]) in "
-            f"the first case and ×{alone.iota:.2f} in the second, where {alone.collapsed[0]} of {alone.collapsed[1]} runs "
-            f"collapsed.")
+    text = (f"**Padding.** With MPNet on SST-2 and λ = {signed(counted.lam)}, removing all isotropy before training "
+            f"would lower the loss by {counted.dose:.2f} with padding counted and by {alone.dose:.2f} on text alone. "
+            f"After {counted.updates[0]} updates the text's isotropy is ×{ratio:.2f} (90 % interval [{low:.2f}, "
+            f"{high:.2f}]) in the first case and ×{alone.iota:.2f} in the second, where {alone.collapsed[0]} of "
+            f"{alone.collapsed[1]} runs collapsed.")
     other = run(claims, topic="padding counted", encoder="MiniLM", task="cola", lam=counted.lam)
     return text + "".join(f" With MiniLM on CoLA and padding counted, the same λ leaves ×{c.iota:.2f}, and "
                           f"{c.collapsed[0]} of {c.collapsed[1]} runs collapsed." for c in other)
@@ -203,15 +203,16 @@ def _long_runs(claims:Sequence[Claim])->str:
     worst = min(each, key=lambda c: c.found.effect)
     text = (f"**The paper's λ.** On {means[0].points}, MPNet changes by {points(means[0])} on average over {len(each)} "
             f"tasks{in_updates(means[0]).replace(',', ' in', 1)}; {task_title(worst.task)} alone by {points(worst)}.")
-    return text + "".join(f" RTE is not in this mean: {c.collapsed[0]} of its {c.collapsed[1]} runs collapsed." for c in rte[:1])
+    return text + "".join(f" RTE is not in this mean: {c.collapsed[0]} of its {c.collapsed[1]} runs collapsed."
+                          for c in rte[:1])
 
 
 def _single_cells()->str:
     "That luck explains a mean, and not every cell."
     errors = cell_errors()
-    return (f"**Luck.** What choosing among 12 settings can explain is an upper estimate of the mean gain. Single cells of "
-            f"the paper's Table 1 differ from its baseline by more: Welch's t is between {signed(errors.min(), '+.1f')} and "
-            f"{signed(errors.max(), '+.1f')}.")
+    return (f"**Luck.** What choosing among 12 settings can explain is an upper estimate of the mean gain. Single "
+            f"cells of the paper's Table 1 differ from its baseline by more: Welch's t is between "
+            f"{signed(errors.min(), '+.1f')} and {signed(errors.max(), '+.1f')}.")
 
 
 def beside(claims:Sequence[Claim])->list[str]:

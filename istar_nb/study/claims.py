@@ -333,7 +333,8 @@ def plot_main(claims:Sequence[Claim]): # the figure
     titles = "comparisons in the papers, and a control", "I-STAR, MPNet, the paper's λ"
     for i, (looks, title) in enumerate(zip((small, large), titles)):
         rows = {key: c for key in looks for c in select(claims, **mains[key]) if c.found.seeds > 2}
-        shown, colors = {looks[key][0](c): c for key, c in rows.items()}, [method_color(*looks[key][1:]) for key in rows]
+        shown = {looks[key][0](c): c for key, c in rows.items()}
+        colors = [method_color(*looks[key][1:]) for key in rows]
         ax = plot_estimates({label: c.found for label, c in shown.items()}, dict(zip(shown, colors)),
                             "difference in score (points; diamond: paper)",
                             {label: c.effect for label, c in shown.items() if c.effect}, 100,

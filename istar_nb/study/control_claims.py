@@ -5,18 +5,17 @@
 # %% auto #0
 __all__ = ['padding_run_grids', 'dose_run_grids', 'early_run_grids', 'contrasts', 'gradient_share', 'padding_runs', 'padding',
            'mean_push', 'dose_runs', 'weaker_placebos', 'placebo', 'early_runs', 'early', 'start_runs',
-           'without_function', 'masked_runs', 'changes_by_start', 'masked', 'arm_of', 'declared',
-           'sentence_comparisons', 'comparison_name', 'sentence_intervals', 'Declared']
+           'without_function', 'masked_runs', 'changes_by_start', 'masked', 'arm_of', 'declared', 'declared_arms',
+           'at_papers_strength', 'sentence_comparisons', 'comparison_name', 'sentence_intervals']
 
 # %% ../../nbs/study/06_control_claims.ipynb #12dbf363
-from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 
 from .evidence import Evidence, claims_from, iota_ratios, measures
+from .istar_claims import base_grids, paper, table1_gain
 from ..report.figures import signed
-from ..report.statistics import holm, sign_flip_test
 from ..sweeps.grids import grid
 from ..text.tasks import task_title
 from ..training.runs import RunConfig
@@ -230,13 +229,17 @@ def arm_of(
     return {"all": "all positions", "real": "text alone"}[config.tokens]
 
 
-def declared(evidence:Evidence)->list[Claim]:
-    "The primary contrasts of the declared experiment: differences in ln ι of the text, or in accuracy."
+def _armed_runs(evidence:Evidence):
+    "The runs of the declared experiment with their arms, a pandas DataFrame; and the arm of each planned run by id."
     planned = grid(*evidence.specs("padding-base"))
     half = min(c.target for c in planned if c.target is not None)
-    arms, seeds = {c.id: arm_of(c, half) for c in planned}, len({c.seed for c in planned})
-    runs = evidence.runs("padding-base")
-    runs = runs.assign(arm=runs.id.map(arms), log_iota=np.log(runs.isoscore.astype(float)))
+    arms, runs = {c.id: arm_of(c, half) for c in planned}, evidence.runs("padding-base")
+    return runs.assign(arm=runs.id.map(arms), log_iota=np.log(runs.isoscore.astype(float))), arms
+
+
+def declared(evidence:Evidence)->list[Claim]:
+    "The primary contrasts of the declared experiment: differences in ln ι of the text, or in accuracy."
+    (runs, arms), seeds = _armed_runs(evidence), len({c.seed for c in grid(*evidence.specs("padding-base"))})
     def claim(name, arm, other, value):
         of = partial(pairs_of, runs[runs.arm.isin([arm, other])], dict(arm=other), ("task",), ("arm",))
         found = paired_estimate(differences(of("log_iota" if value == "isoscore" else value)))
@@ -249,6 +252,26 @@ def declared(evidence:Evidence)->list[Claim]:
                      task="sst2", contrast=name, variant=arm, against=other, found=found, reason=few,
                      iotas=() if few else iota_ratios(of("isoscore")), **kind)
     return [claim(name, *compared) for name, compared in contrasts.items()]
+
+
+def declared_arms(evidence:Evidence)->list[Claim]:
+    "What each arm of the declared experiment changes in accuracy: estimates without a test, of arms that have ended."
+    runs, arms = _armed_runs(evidence)
+    open_arms = {arm for run, arm in arms.items() if run not in evidence.every_record}
+    if "no penalty" in open_arms: return []
+    runs = runs[~runs.arm.isin(open_arms)]
+    lams = {arm: lam for arm, lam, target in zip(runs.arm, runs.lam, runs.target) if target is None or target != target}
+    return claims_from(runs, dict(arm="no penalty"), ("task",), ("arm",), collapsed=evidence.collapsed, topic="arm",
+                       paper=own, where="declared", page="declared", method="istar", encoder="MPNet",
+                       variant=lambda at: at["arm"], lam=lambda at: lams.get(at["arm"]))
+
+
+def at_papers_strength(evidence:Evidence)->list[Claim]:
+    "What the λ and ζ that the paper selects for BERT change in MPNet's score, on text alone, task by task."
+    runs, gains = evidence.runs(*base_grids), table1_gain("base")
+    return claims_from(runs[runs.method != "cosreg"], dict(method="none"), ("encoder", "task"), ("method", "lam"),
+                       collapsed=evidence.collapsed, topic="paper's λ", paper=paper, where="Table 1", page="declared",
+                       claimed="up", effect=lambda at: float(gains[at["task"], "BERT"]), source="BERT")
 
 # %% ../../nbs/study/06_control_claims.ipynb #74b4c09e
 def _pulled_pairs(evidence:Evidence):
@@ -308,59 +331,3 @@ def sentence_intervals(
     names = {comparison_name(*key): key[1:] for key in sentence_comparisons(evidence) if key[0] == page}
     index = pd.MultiIndex.from_tuples(names.values(), names=["runs", "compared with", "task"])
     return kept.loc[list(names)].rename(columns=dict(mean="difference in score")).set_index(index)
-
-# %% ../../nbs/study/06_control_claims.ipynb #f0cbd1f1
-class Declared:
-    "An experiment that was fixed before its first run; its results are computed when all of its runs have ended."
-    def __init__(self,
-        evidence:Evidence,
-        arm:Callable,      # configuration -> where it is, such as "SST-2", and its arm
-        *grids:str,        # names of its grids
-    ):
-        self.evidence, self.grids = evidence, grids
-        self.arms = {c.id: arm(c) for spec in evidence.specs(*grids) for c in grid(spec)}
-        self.ended = {run: evidence.every_record[run].status for run in self.arms if run in evidence.every_record}
-
-    @property
-    def whole(self)->bool: return len(self.ended) == len(self.arms)
-
-    def progress(self)->str: # Markdown
-        "How many runs of every arm are done."
-        rows, status = [], list(self.ended.values())
-        for place, name in dict.fromkeys(self.arms.values()):
-            runs = [self.ended.get(run) for run, its in self.arms.items() if its == (place, name)]
-            failed = f" ({runs.count('failed')} failed)"*runs.count("failed")
-            rows.append(f"| {place} | {name} | {runs.count('done')} of {len(runs)}{failed} |")
-        said = (f"All {len(self.arms)} runs have ended, {status.count('failed') or 'none'} of them with an error."
-                if self.whole else f"**{status.count('done')} of {len(self.arms)} runs are done; no result is "
-                                   "computed before all have ended.**")
-        return "\n".join([said, "", "| where | arm | runs done |", "|---|---|---|", *rows])
-
-    @cached_property
-    def runs(self):
-        "A pandas DataFrame of the finished runs, with `place`, `arm` and `log_isoscore`."
-        runs = self.evidence.runs(*self.grids)
-        places, names = zip(*map(self.arms.get, runs.id)) if len(runs) else ((), ())
-        return runs.assign(place=places, arm=names, log_isoscore=np.log(runs.isoscore.astype(float)))
-
-    def table(self,
-        place:str|tuple,     # where the runs are; of several places their mean
-        value:str="score",   # a column of `runs`
-    ):                       # pandas DataFrame: seeds in rows, arms in columns
-        "A quantity of every run."
-        if isinstance(place, tuple): return sum(self.table(each, value) for each in place)/len(place)
-        return self.runs[self.runs.place == place].pivot(index="seed", columns="arm", values=value)
-
-    def estimate(self, place:str|tuple, arm:str, against:str, value:str="score")->Estimate:
-        "The mean difference between two arms with Student's 95 % interval, over the seeds that both have."
-        table = self.table(place, value).reindex(columns=list(dict.fromkeys([arm, against])))
-        return paired_estimate((table[arm] - table[against]).dropna().tolist())
-
-    def tests(self,
-        *contrasts:tuple, # place, arm, arm it is compared with, and a column of `runs` if it is not the score
-    )->list[tuple[Estimate, float, float]]: # and p, exact and corrected; nothing before all runs have ended
-        "Exact sign-flip tests of the primary contrasts, corrected for their number (Holm 1979)."
-        if not self.whole: return []
-        found = [self.estimate(*contrast) for contrast in contrasts]
-        exact = [float(sign_flip_test(each.values)) if each.values else 1. for each in found]
-        return list(zip(found, exact, map(float, holm(exact))))
