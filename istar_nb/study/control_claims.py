@@ -6,16 +6,18 @@
 __all__ = ['padding_run_grids', 'dose_run_grids', 'early_run_grids', 'contrasts', 'gradient_share', 'padding_runs', 'padding',
            'mean_push', 'dose_runs', 'weaker_placebos', 'placebo', 'early_runs', 'early', 'start_runs',
            'without_function', 'masked_runs', 'changes_by_start', 'masked', 'arm_of', 'declared', 'declared_arms',
-           'at_papers_strength', 'sentence_comparisons', 'comparison_name', 'sentence_intervals']
+           'at_papers_strength', 'sentence_comparisons', 'comparison_name', 'sentence_intervals', 'Declared']
 
 # %% ../../nbs/study/06_control_claims.ipynb #12dbf363
-from functools import partial
+from collections.abc import Callable
+from functools import cached_property, partial
 
 import numpy as np
 
 from .evidence import Evidence, claims_from, iota_ratios, measures
 from .istar_claims import base_grids, paper, table1_gain
 from ..report.figures import signed
+from ..report.statistics import holm, sign_flip_test
 from ..sweeps.grids import grid
 from ..text.tasks import task_title
 from ..training.runs import RunConfig
@@ -331,3 +333,59 @@ def sentence_intervals(
     names = {comparison_name(*key): key[1:] for key in sentence_comparisons(evidence) if key[0] == page}
     index = pd.MultiIndex.from_tuples(names.values(), names=["runs", "compared with", "task"])
     return kept.loc[list(names)].rename(columns=dict(mean="difference in score")).set_index(index)
+
+# %% ../../nbs/study/06_control_claims.ipynb #f0cbd1f1
+class Declared:
+    "An experiment that was fixed before its first run; its results are computed when all of its runs have ended."
+    def __init__(self,
+        evidence:Evidence,
+        arm:Callable,      # configuration -> where it is, such as "SST-2", and its arm
+        *grids:str,        # names of its grids
+    ):
+        self.evidence, self.grids = evidence, grids
+        self.arms = {c.id: arm(c) for spec in evidence.specs(*grids) for c in grid(spec)}
+        self.ended = {run: evidence.every_record[run].status for run in self.arms if run in evidence.every_record}
+
+    @property
+    def whole(self)->bool: return len(self.ended) == len(self.arms)
+
+    def progress(self)->str: # Markdown
+        "How many runs of every arm are done."
+        rows, status = [], list(self.ended.values())
+        for place, name in dict.fromkeys(self.arms.values()):
+            runs = [self.ended.get(run) for run, its in self.arms.items() if its == (place, name)]
+            failed = f" ({runs.count('failed')} failed)"*runs.count("failed")
+            rows.append(f"| {place} | {name} | {runs.count('done')} of {len(runs)}{failed} |")
+        said = (f"All {len(self.arms)} runs have ended, {status.count('failed') or 'none'} of them with an error."
+                if self.whole else f"**{status.count('done')} of {len(self.arms)} runs are done; no result is "
+                                   "computed before all have ended.**")
+        return "\n".join([said, "", "| where | arm | runs done |", "|---|---|---|", *rows])
+
+    @cached_property
+    def runs(self):
+        "A pandas DataFrame of the finished runs, with `place`, `arm` and `log_isoscore`."
+        runs = self.evidence.runs(*self.grids)
+        places, names = zip(*map(self.arms.get, runs.id)) if len(runs) else ((), ())
+        return runs.assign(place=places, arm=names, log_isoscore=np.log(runs.isoscore.astype(float)))
+
+    def table(self,
+        place:str|tuple,     # where the runs are; of several places their mean
+        value:str="score",   # a column of `runs`
+    ):                       # pandas DataFrame: seeds in rows, arms in columns
+        "A quantity of every run."
+        if isinstance(place, tuple): return sum(self.table(each, value) for each in place)/len(place)
+        return self.runs[self.runs.place == place].pivot(index="seed", columns="arm", values=value)
+
+    def estimate(self, place:str|tuple, arm:str, against:str, value:str="score")->Estimate:
+        "The mean difference between two arms with Student's 95 % interval, over the seeds that both have."
+        table = self.table(place, value).reindex(columns=list(dict.fromkeys([arm, against])))
+        return paired_estimate((table[arm] - table[against]).dropna().tolist())
+
+    def tests(self,
+        *contrasts:tuple, # place, arm, arm it is compared with, and a column of `runs` if it is not the score
+    )->list[tuple[Estimate, float, float]]: # and p, exact and corrected; nothing before all runs have ended
+        "Exact sign-flip tests of the primary contrasts, corrected for their number (Holm 1979)."
+        if not self.whole: return []
+        found = [self.estimate(*contrast) for contrast in contrasts]
+        exact = [float(sign_flip_test(each.values)) if each.values else 1. for each in found]
+        return list(zip(found, exact, map(float, holm(exact))))
