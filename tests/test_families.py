@@ -5,7 +5,10 @@ import transformers
 
 from istar_nb import measure
 from istar_nb.text.encoders import tiny_tokenizer
-from istar_nb.base.states import layer_count
+from istar_nb.base.states import HiddenStates, layer_count
+from istar_nb.penalties.regularizers import IStar, UnbiasedIStar
+from istar_nb.training.runs import RunConfig
+from istar_nb.training.training import train
 
 TEXTS = ["a file", "read a line of it", "the network", "a pool of threads", "parse text", "a number"]
 
@@ -14,6 +17,7 @@ both = dict(d_model=16, encoder_layers=2, decoder_layers=1, encoder_attention_he
             encoder_ffn_dim=16, decoder_ffn_dim=16, max_position_embeddings=64, decoder_start_token_id=0)
 t5 = dict(d_model=16, d_kv=8, d_ff=16, num_layers=2, num_decoder_layers=1, num_heads=2, decoder_start_token_id=0)
 grouped = small | dict(num_key_value_heads=1)
+seen = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=28, patch_size=14)
 
 FAMILIES = dict(
     bert=("BertForMaskedLM", small), roberta=("RobertaModel", small), electra=("ElectraForPreTraining", small),
@@ -25,10 +29,10 @@ FAMILIES = dict(
     mamba=("MambaModel", dict(hidden_size=16, num_hidden_layers=2, state_size=4)),
     bart=("BartForConditionalGeneration", both), marian=("MarianMTModel", both), t5=("T5ForConditionalGeneration", t5),
     t5_encoder=("T5EncoderModel", t5),
-    gemma3=("Gemma3Model", dict(
-        text_config=grouped | dict(head_dim=8), mm_tokens_per_image=4,
-        vision_config=dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
-                           image_size=28, patch_size=14))))
+    fsmt=("FSMTForConditionalGeneration", both | dict(langs=["en", "de"], src_vocab_size=1988, tgt_vocab_size=1988)),
+    clip=("CLIPModel", dict(text_config=small, vision_config=seen)),
+    siglip=("SiglipModel", dict(text_config=small, vision_config=seen)),
+    gemma3=("Gemma3Model", dict(text_config=grouped | dict(head_dim=8), mm_tokens_per_image=4, vision_config=seen)))
 
 
 def made(family, words):
@@ -59,3 +63,76 @@ def test_a_model_in_memory_and_in_a_folder_measure_alike(family, side, tmp_path)
 def test_layers_of_a_model_for_text_and_images(tmp_path):
     assert layer_count(made("gemma3", 50)) == 2
     assert layer_count(torch.nn.Linear(2, 2)) is None
+
+
+def saved(model, folder):
+    "A folder of a model with a tokenizer beside it."
+    model.save_pretrained(folder)
+    tokenizer = tiny_tokenizer("roberta")
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(("file", "content", "said"), [
+    ("config.json", "{", "damaged file: .*config.json"), ("config.json", "[]", "transformers can read: "),
+    ("config.json", '{"model_type": "none"}', "transformers can read: .*`none`"),
+    ("config.json", '{"model_type": "bert", "hidden_size": "x"}', "transformers can read: .*'hidden_size'"),
+    ("model-00002-of-00004.safetensors", None, "missing or damaged file: .*model-00002"),
+    ("model.safetensors.index.json", "{", "damaged file: "), ("tokenizer.json", "{", "damaged file: ")])
+def test_a_file_that_is_missing_or_damaged_is_named(file, content, said, tmp_path):
+    made("bert", 1988).save_pretrained(tmp_path, max_shard_size="20KB")
+    tiny_tokenizer("bert").save_pretrained(tmp_path)
+    assert (tmp_path/file).is_file()
+    if content is None: (tmp_path/file).unlink()
+    else: (tmp_path/file).write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match=f"^`name` .*{said}") as error: measure(str(tmp_path), TEXTS)
+    assert "no alias" not in str(error.value) and "\n" not in str(error.value)
+
+
+def test_what_reads_no_text_is_an_error_of_one_line(tmp_path):
+    vit = transformers.ViTModel(transformers.ViTConfig(**seen))
+    for model in (str(saved(vit, tmp_path/"vit")), (vit, tiny_tokenizer("roberta"))):
+        with pytest.raises(ValueError, match="reads pixel_values, and only models that read text are supported$"):
+            measure(model, TEXTS)
+    with pytest.raises(TypeError, match="a model of transformers, not Linear"):
+        measure((torch.nn.Linear(2, 2), tiny_tokenizer("bert")), TEXTS)
+    (tmp_path/"modules.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(ValueError, match="sentence-transformers without layers"): measure(str(tmp_path), TEXTS)
+
+
+def test_a_special_token_that_the_model_lacks_is_text(tmp_path):
+    saved(model := made("bert", 1988), tmp_path)
+    tokenizer = tiny_tokenizer("roberta")
+    tokenizer.add_tokens(["<image>"], special_tokens=True)
+    tokenizer.save_pretrained(tmp_path)
+    texts = [*TEXTS, "an <image> of it"]
+    (there,), (here,) = (measure(what, texts).measures.values()
+                         for what in (str(tmp_path), (model, tiny_tokenizer("roberta"))))
+    assert there["pooled"]["isoscore"] == pytest.approx(here["pooled"]["isoscore"], abs=1e-6)
+
+
+def test_a_model_that_mixes_texts_with_padding_says_so():
+    torch.manual_seed(0)
+    fnet = transformers.FNetModel(transformers.FNetConfig(vocab_size=1988, hidden_size=16, num_hidden_layers=2,
+                                                          intermediate_size=16)).eval()
+    with pytest.warns(UserWarning, match="depends on `batch_tokens`"): measure((fnet, tiny_tokenizer("roberta")), TEXTS)
+    measure((fnet, tiny_tokenizer("roberta")), TEXTS, batch_tokens=1)
+    measure((made("bert", 1988), tiny_tokenizer("roberta")), TEXTS)
+
+
+def test_layers_of_two_widths_are_fine_tuned_and_have_no_union(tmp_path):
+    opt = transformers.OPTConfig(vocab_size=1988, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, ffn_dim=16,
+                                 word_embed_proj_dim=8, do_layer_norm_before=False, max_position_embeddings=64,
+                                 pad_token_id=0, bos_token_id=2, eos_token_id=3)
+    folder = saved(transformers.OPTModel(opt), tmp_path/"opt")
+    record = train(RunConfig(task="stdlib-docs", model=str(folder), epochs=1, limit=64, validation_limit=64),
+                   root=tmp_path, progress=False)
+    end = record.epochs[-1]
+    assert record.status == "done" and end["isoscore"] is None and end["isoscore_unbiased"] is None
+    assert all(0 < score < 1 for score in end["isoscore_layers"])
+    states = HiddenStates([torch.randn(4, 5, d) for d in (16, 16, 8)], torch.ones(4, 5))
+    for penalty in (IStar(), IStar(per_layer=True)):
+        with pytest.raises(ValueError, match=r"`layers` have different dimensions \[8, 16\]"): penalty.collect([states])
+    last = IStar(layers=2)
+    last.collect([states])
+    assert 0 < last(states) < 1 and 0 < UnbiasedIStar(per_layer=True)(states)

@@ -231,7 +231,7 @@ def _moments_of(batches:Iterable[HiddenStates], parts_of:Callable, tokens:str, e
     moments, seen = None, 0
     for states in batches:
         parts, index = parts_of(states), states.index(tokens)
-        moments = moments or [Moments(states.layers[part[0]].shape[-1], index.device) for part in parts]
+        moments = moments or [Moments(states.clouds(part)[0].shape[-1], index.device) for part in parts]
         for part, m in zip(parts, moments):
             for l in part: m.update(states.points(l, tokens))
         seen += len(index)*sum(map(len, parts))
@@ -250,6 +250,8 @@ class _Referenced(_ShrunkScores):
         if (moments := _moments_of(batches, self.parts, self.tokens, share)) is None:
             raise ValueError("`batches` is empty: Σ_S needs states of training data")
         covs = [(m if group is None else m.all_reduce(group)).covariance() for m in moments]
+        if len(widths := {len(cov) for cov in covs}) > 1:
+            raise ValueError(f"`layers` have different dimensions {sorted(widths)}, and no stack of Σ_S: choose others")
         self.cov_ref = self.check_reference(torch.stack(covs) if self.per_layer else covs[0])
 
     def _apply(self, fn, recurse:bool=True)->"_Referenced":

@@ -11,6 +11,7 @@ import contextlib
 import copy
 import ctypes
 import operator
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from ..base.covariance import check_zeta, shrink
 from ..geometry.dimension import two_nn_with_error
 from ..text.batches import text_batches
-from ..text.encoders import Encoder, fit_tokenizer, hidden_states, load_encoder
+from ..text.encoders import Encoder, fit_tokenizer, hidden_states, load_encoder, padding_matters, text_part
 from ..training.evaluation import read_states
 from ..base.files import local_path
 from ..base.matrices import matrix_parts
@@ -163,6 +164,18 @@ def _pooled_summary(parts:list[Measurement], shrinkage:Shrinkage|None=None)->dic
     "Measures of the union of layers."
     return {name: m.summary_or_reason() | _star(m, shrinkage, name) for name, m in _pooled(parts).items()}
 
+# %% ../../nbs/report/02_model_measures.ipynb #5e0a71d1
+def _checked(model:nn.Module, batches:Iterable[dict])->Iterator[dict]:
+    "The batches; a warning if the model mixes texts with their padding."
+    device, mixed = next(model.parameters()).device, None
+    for batch in batches:
+        if mixed is None and not batch["attention_mask"].all():
+            mixed = padding_matters(model, {k: v.to(device) for k, v in batch.items()})
+            if mixed:
+                warnings.warn(f"{type(model).__name__} mixes each text with the padding after it, so what is measured "
+                              "depends on `batch_tokens`: 1 reads every text by itself", stacklevel=2)
+        yield batch
+
 # %% ../../nbs/report/02_model_measures.ipynb #5ead1a7e
 def _read_layers(model:nn.Module, batches:Iterable[dict], tokens:str="real", layers:int|Iterable[int]|str|None="all",
                  memory:float|None=None)->dict[int,Measurement]:
@@ -171,7 +184,7 @@ def _read_layers(model:nn.Module, batches:Iterable[dict], tokens:str="real", lay
     found, device, memory = {}, next(model.parameters()).device, allowed_memory(memory, 1/2)
     kept = layer_numbers(layers)
     def forward(model, batch): return hidden_states(model, {k: v.to(device) for k, v in batch.items()}, kept)
-    for states in read_states(model, batches, forward):
+    for states in read_states(model, _checked(model, batches), forward):
         with torch.no_grad(): _take_in(found, states, tokens, kept, memory)
         # glibc would keep the holes that batches of many shapes leave, and a long measurement grow until it is killed
         with contextlib.suppress(OSError, AttributeError): ctypes.CDLL(None).malloc_trim(0)
@@ -254,7 +267,9 @@ def _encoder_of(model:str|tuple, hub:bool)->Encoder:
     if not hasattr(tokenizer, "pad"):
         raise TypeError(f"`model` must hold a tokenizer of transformers, not {type(tokenizer).__name__}")
     module, tokenizer = getattr(module, "module", module), copy.deepcopy(tokenizer)
-    if getattr(module.config, "is_encoder_decoder", False): module = module.get_encoder()
+    if not hasattr(module, "config"):
+        raise TypeError(f"`model` must hold a model of transformers, not {type(module).__name__}")
+    module = text_part(type(module).__name__, module)
     fit_tokenizer(type(module).__name__, module, tokenizer)
     return Encoder(module, tokenizer)
 

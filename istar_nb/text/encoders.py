@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['tiny_shapes', 'ALIASES', 'special', 'Head', 'wordpiece', 'tiny_tokenizer', 'Encoder', 'pretrained_folder',
-           'without_revision', 'local_source', 'weights_folder', 'quiet', 'load_pretrained', 'fit_tokenizer',
-           'load_encoder', 'forward_with_states', 'hidden_states']
+           'without_revision', 'local_source', 'weights_folder', 'quiet', 'text_part', 'load_pretrained',
+           'fit_tokenizer', 'load_encoder', 'forward_with_states', 'hidden_states', 'padding_matters']
 
 # %% ../../nbs/text/06_encoders.ipynb #605e8069
 import json
@@ -188,6 +188,33 @@ def _check_loaded(
                          f"such as {lacking[0]}: they would be random")
     return shapes
 
+# %% ../../nbs/text/06_encoders.ipynb #5e0a71c1
+def _line(error:Exception)->str: return str(error).strip().partition("\n")[0]
+
+
+@contextmanager
+def _reading(name:str):
+    "One line where transformers cannot read a model; missing and damaged files are the caller's."
+    try: yield
+    except (OSError, SafetensorError, json.JSONDecodeError): raise
+    except Exception as e:
+        raise ValueError(f"`name` {name!r} is no model of text that transformers can read: {_line(e)}") from e
+
+
+def text_part(
+    name:str,        # of the model, for an error
+    model:nn.Module, # a Hugging Face model
+)->nn.Module:        # with a `config`
+    "What reads text: of an encoder and a decoder the encoder, of a model for text and images the part for text."
+    if getattr(model.config, "is_encoder_decoder", False):
+        part = model.get_encoder()
+        if not hasattr(part, "config"): part.config = model.config    # FSMT's has none
+    elif hasattr(model.config, "text_config") and hasattr(model, "text_model"): part = model.text_model    # CLIP's
+    else: part = model
+    if (wanted := getattr(part, "main_input_name", "input_ids")) != "input_ids":
+        raise ValueError(f"`name` {name!r} is a model that reads {wanted}, and only models that read text are supported")
+    return part
+
 # %% ../../nbs/text/06_encoders.ipynb #846b3a89
 def _class_for(
     source:str,   # a folder or hub id
@@ -197,7 +224,8 @@ def _class_for(
     "The class that reads a checkpoint; of an encoder-decoder family only the encoder, where there is a class for it."
     from transformers import AutoConfig, AutoModelForTextEncoding
     from transformers.models.auto import modeling_auto as known
-    config = AutoConfig.from_pretrained(source, **{k: v for k, v in options.items() if k != "use_safetensors"})
+    with _reading(source):
+        config = AutoConfig.from_pretrained(source, **{k: v for k, v in options.items() if k != "use_safetensors"})
     if config.model_type not in known.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES: return _head_class(task)
     if task is not None:
         raise ValueError(f"`name` {source!r} is of the encoder-decoder family {config.model_type}: its encoder can be "
@@ -213,15 +241,16 @@ def _read_checkpoint(
 )->nn.Module:
     "A checkpoint under the task's head: the one it was saved with, or a new one where that has other labels."
     folder = weights_folder(source)
-    model, report = _class_for(folder, task, options).from_pretrained(
-        folder, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True, **_head_options(task),
-        **options)
+    kind = _class_for(folder, task, options)
+    with _reading(source):
+        model, report = kind.from_pretrained(folder, dtype=torch.float32, ignore_mismatched_sizes=True,
+                                             output_loading_info=True, **_head_options(task), **options)
     if shapes := _check_loaded(model, report, source, task):
         saved, wanted = (shape[0] for shape in next(iter(shapes.values())))
         name = task.name if isinstance(task, Task) else task
         warnings.warn(f"the head in {source!r} has {saved} outputs and {name} needs {wanted}: it gets a new head",
                       stacklevel=4)
-    return model.get_encoder() if model.config.is_encoder_decoder else model
+    return text_part(source, model)
 
 # %% ../../nbs/text/06_encoders.ipynb #6c7c12be
 def load_pretrained(
@@ -236,7 +265,10 @@ def load_pretrained(
     source, options = local_source(place), dict(local_files_only=not hub, trust_remote_code=False)
     if revision: options["revision"] = revision
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, **options)
+        if not (Path(weights_folder(source))/"config.json").is_file() and (Path(source)/"modules.json").is_file():
+            raise ValueError(f"`name` {name!r} is a model of sentence-transformers without layers, and only `health` "
+                             "reads its vectors")
+        with _reading(name): tokenizer = AutoTokenizer.from_pretrained(source, **options)
         if len(tokenizer) <= len(tokenizer.all_special_tokens):
             raise ValueError(f"`name` {name!r} has no tokenizer: it knows no words")
         if task is None and (Path(source)/"isolayer.json").is_file():
@@ -245,9 +277,21 @@ def load_pretrained(
     except (SafetensorError, json.JSONDecodeError) as e:
         raise ValueError(f"`name` {name!r} has a damaged file: {e}") from e
     except OSError as e:
+        if Path(source).is_dir(): raise ValueError(f"`name` {name!r} has a missing or damaged file: {_line(e)}") from e
         kind = "safetensors weights" if use_safetensors else "weights"
         raise ValueError(f"`name` {name!r} is no alias ({', '.join(ALIASES)}), and no folder or cached hub model with "
                          f"{kind} could be read from it{near(name, ALIASES)}. `hub` allows downloads.") from e
+
+# %% ../../nbs/text/06_encoders.ipynb #5e0a71c3
+def _forget_beyond(tokenizer:"PreTrainedTokenizerBase", words:int)->None:
+    "Read special tokens that a model has no embedding for as ordinary text, unless the tokenizer puts them in itself."
+    placed = {getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")}
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    beyond = {i for i, token in added.items() if i >= words and token.special} - placed
+    if not beyond or not getattr(tokenizer, "is_fast", False): return
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    state["added_tokens"] = [token for token in state["added_tokens"] if token["id"] not in beyond]
+    tokenizer._tokenizer = type(tokenizer.backend_tokenizer).from_str(json.dumps(state))
 
 # %% ../../nbs/text/06_encoders.ipynb #9b93e2d6
 def fit_tokenizer(
@@ -261,7 +305,9 @@ def fit_tokenizer(
         raise ValueError(f"`name` {name!r} has a tokenizer without a token for padding or for the end of a text: set "
                          "its `pad_token`, and save it")
     inner = model.encoder if isinstance(model, ClsModel) else model
-    words = getattr(inner.config, "vocab_size", None)    # a model that hashes characters has no table of words
+    config = inner.config.get_text_config() if hasattr(inner.config, "get_text_config") else inner.config
+    words = getattr(config, "vocab_size", None)    # a model that hashes characters has no table of words
+    if words is not None: _forget_beyond(tokenizer, words)
     added = [*tokenizer.all_special_ids, *getattr(tokenizer, "added_tokens_decoder", ())]
     known = max(tokenizer.vocab_size, 1 + max(added, default=0))    # what a text can hold
     if words is not None and known > words:
@@ -324,3 +370,20 @@ def hidden_states(
     states = forward_with_states(model, moved, layers)[1]
     def returned(x): return x if x is None else x.gather(1, back[..., None].expand_as(x))
     return replace(states, layers=[returned(x) for x in states.layers], mask=mask)
+
+# %% ../../nbs/text/06_encoders.ipynb #5e0a71c6
+@torch.no_grad()
+def padding_matters(
+    model:nn.Module, # a Hugging Face model in eval mode
+    batch:dict,      # `input_ids` and `attention_mask` (B, T), padded after the texts, and what else the model takes
+)->bool|None:        # None where the shortest text of the batch has none after it
+    "Whether the last layer's states of a text change by more than rounding when the padding after it is left out."
+    mask = batch["attention_mask"]
+    lengths = mask.sum(1).tolist()
+    row = min((r for r, n in enumerate(lengths) if n), key=lengths.__getitem__)
+    if (length := lengths[row]) == mask.shape[1] or not mask[row, :length].all(): return None
+    padded, alone = ({name: x[row:row+1, :n] if x.shape == mask.shape else x[row:row+1] for name, x in batch.items()}
+                     for n in (None, length))
+    a, b = (hidden_states(model, part).layers[-1][0, :length] for part in (padded, alone))
+    rounding = 0.01 if torch.finfo(a.dtype).eps < 1e-6 else 0.1
+    return ((a - b).float().norm() > rounding*b.float().norm()).item()

@@ -112,6 +112,7 @@ class LayerMoments:
         "Take in a batch."
         self.layers = self.layers or [Moments(layer.shape[-1]) for layer in states.layers]
         _add_points((m, states.points(l).float()) for l, m in enumerate(self.layers))
+        if len({m.d for m in self.layers[1:]}) > 1: return    # layers of two widths have no union
         dealt = self.dealt[list(sentences)].to(states.mask.device)[:, None]
         for g, m in enumerate(self.groups):
             m.d, m.device, part = self.layers[-1].d, states.device, replace(states, mask=states.mask*(dealt == g))
@@ -213,7 +214,7 @@ class Evaluation:
         self.directions += unit.sum(0, dtype=scalar_dtype(unit))
         points = [states.points(l, "cls").float() for l in range(len(states.layers))]
         points.append(out["embedding"].float() if "embedding" in out else points[-1])
-        self.cls.append((rows, torch.stack(points, dim=1).cpu()))
+        self.cls.append((rows, [x.cpu() for x in points]))
         self.outputs.append((rows, _head_outputs(out, self.kind)))
 
     def gather(self, session:Session)->None:
@@ -222,14 +223,14 @@ class Evaluation:
             self.outputs, self.cls = gather_object(self.outputs), gather_object(self.cls)
             self.moments.all_reduce()
             self.directions = session.accelerator.reduce(self.directions, "sum")
-        def ordered(batches):
-            found = [pair for rows, values in batches for pair in zip(rows, values)]
-            return [value for _, value in sorted(found, key=lambda pair: pair[0])]
-        self.outputs, self.cls = ordered(self.outputs), ordered(self.cls)
+        pairs = [pair for rows, values in self.outputs for pair in zip(rows, values)]
+        self.outputs = [value for _, value in sorted(pairs, key=lambda pair: pair[0])]
+        order = torch.tensor([row for rows, _ in self.cls for row in rows]).argsort()
+        self.cls = [torch.cat(parts)[order] for parts in zip(*(values for _, values in self.cls))]
 
     def geometry(self)->dict:
         "Isotropy of every layer, and of the [CLS] states and what the head reads of them, as plain numbers."
-        *layers, embedding = torch.stack(self.cls).unbind(1)
+        *layers, embedding = self.cls
         scores = self.moments.scores()
         n, directions = scores["tokens"], self.directions
         cosine = defined(lambda: (directions.square().sum() - n)/(n*(n-1)))
@@ -248,7 +249,8 @@ def _star_scores(
     def star(moments, reference):
         if reference is None: return None
         return defined(lambda: isoscore_from_cov(shrink(moments.covariance(), reference, zeta)))
-    pooled = None if penalty.per_layer else star(pooled_moments([layers[l] for l in chosen]), cov_ref)
+    together = not penalty.per_layer and len({layers[l].d for l in chosen}) == 1
+    pooled = star(pooled_moments([layers[l] for l in chosen]), cov_ref) if together else None
     return dict(isoscore_star=pooled, isoscore_star_layers=[star(m, own.get(l)) for l, m in enumerate(layers)])
 
 # %% ../../nbs/training/06_evaluation.ipynb #f459fa52
