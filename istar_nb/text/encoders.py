@@ -212,7 +212,7 @@ def text_part(
     elif hasattr(model.config, "text_config") and hasattr(model, "text_model"): part = model.text_model    # CLIP's
     else: part = model
     if (wanted := getattr(part, "main_input_name", "input_ids")) != "input_ids":
-        raise ValueError(f"`name` {name!r} is a model that reads {wanted}, and only models that read text are supported")
+        raise ValueError(f"`name` {name!r} reads {wanted}, and only models that read text are supported")
     return part
 
 # %% ../../nbs/text/06_encoders.ipynb #846b3a89
