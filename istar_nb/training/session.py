@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
+from accelerate.utils import LoggerType
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -47,6 +48,8 @@ def _joined_accelerator(**options)->Accelerator:
 
 def _make_accelerator(config, tracker:str|None=None, folder:str|Path="runs/logs")->Accelerator:
     "An accelerator with the run's precision; one process can make several, one after another."
+    if tracker not in (None, *(known := [kind.value for kind in LoggerType])):
+        raise ValueError(f"`tracker` must be one of {', '.join(known)}, not {tracker!r}")
     AcceleratorState._reset_state()
     GradientState._reset_state()
     precision = {"fp32": "no"}.get(config.precision, config.precision)
