@@ -421,7 +421,7 @@ def test_evaluation_is_the_plain_trainers(tmp_path):
                                     with_kwargs=True)
     made = trainer(tmp_path, model, tokenizer, rows, num_train_epochs=1, penalty=dict(regularizer=CosReg(), lam=5.))
     made.train()
-    train_calls, seen[:] = set(seen[2:]), []     # the first two ask whether the loss counts items
+    train_calls, seen[:] = set(seen[3:]), []     # the first three ask whether the loss counts items
     evaluated = made.evaluate(rows[:16])["eval_loss"]
     assert train_calls == {(True, True)} and set(seen) == {(False, None)}
     assert evaluated == trainer(tmp_path, model, tokenizer, rows, cls=Trainer).evaluate(rows[:16])["eval_loss"]

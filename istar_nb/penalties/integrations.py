@@ -196,9 +196,9 @@ class _CountedLoss:
         plain = super().compute_loss
         def loss(items): return plain(self.model, dict(batch), num_items_in_batch=items)
         with torch.no_grad(), evaluating(self.model), same_random_state(), self.compute_loss_context_manager():
-            mean, share = loss(None), loss(torch.tensor(10**6, device=self.args.device))
+            mean, one, many = (loss(n and torch.tensor(n, device=self.args.device)) for n in (None, 1, 10**6))
         if not mean.isfinite().all() or not mean.any(): return None
-        return bool((mean - share).abs().mean() > mean.abs().mean()/1000)    # a router's loss stays in both
+        return bool((one - many).abs().mean() > many.abs().mean()/1000)    # a router's loss stays in both
 
     def average_of_update(self, num_items_in_batch:Tensor|int|None)->bool:
         "Whether losses are parts of the update's average, which the Trainer does not divide by their number."
