@@ -3,6 +3,7 @@ import ast
 import json
 import re
 import shutil
+import sys
 from collections import Counter
 from dataclasses import asdict, replace
 from itertools import product
@@ -24,8 +25,12 @@ from istar_nb.study.verdicts import correct, meanings
 from istar_nb.sweeps.grids import grid
 from istar_nb.text.tasks import task_title
 from istar_nb.training.runs import multiple_of
+from istar_nb.training.runs import defaults
 
 root = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(root/"tools"))
+import records
+
 folder = root/"nbs"/"experiments"
 names = [page.__name__ for page in pages]
 
@@ -393,3 +398,89 @@ def test_one_command_does_the_declared_runs_seed_by_seed(monkeypatch):
         assert [{c.seed for c in configs} for configs in seeds] == [{configs[0].seed} for configs in seeds]
         assert sum(map(len, seeds)) == sum(len(grid(folder/"grids"/f"{name}.yaml")) for name in names)
         assert {command.tiny(c).model for c in seeds[0]} == {"tiny-bert"}
+
+
+def test_a_page_is_stale_when_a_record_is_new_or_changed(tmp_path):
+    "The check compares the stored hash with the records that the page names, and with no others."
+    path = folder/"shrink_figure1.ipynb"
+    nb, copy = json.loads(path.read_text(encoding="utf-8")), tmp_path/"results"
+    files = records.files_of(nb, root/"results")
+    for file in files:
+        (copy/file.relative_to(root/"results")).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, copy/file.relative_to(root/"results"))
+    stored = nb["metadata"]["records"]
+    assert records.hash_of(nb, copy) == stored and path.relative_to(root) not in records.stale()
+    kept = copy/files[0].relative_to(root/"results")
+    whole = kept.read_bytes()
+    (kept.parent/"0123456789abcdef.json").write_bytes(whole)
+    assert records.hash_of(nb, copy) == stored, "a run of another grid"
+    kept.write_bytes(whole + b" ")
+    assert records.hash_of(nb, copy) != stored
+    kept.unlink()    # as it was before the run was made
+    assert records.hash_of(nb, copy) != stored
+
+
+@pytest.mark.parametrize("page", pages, ids=names)
+def test_a_page_names_the_grids_that_its_claims_read(page):
+    evidence = opened()
+    own = Evidence(evidence.root)
+    for name in ("every_record", "every_epoch", "collapsed", "selected", "majority", "pretrained"):
+        setattr(own, name, getattr(evidence, name))
+    page(own)
+    nb = json.loads((folder/f"{page.__name__}.ipynb").read_text(encoding="utf-8"))
+    read = {file.stem for file in records.files_of(nb, evidence.root)}
+    for grid_of in own.known: assert {*own.known[grid_of]} & {*evidence.every_record} <= read, grid_of
+
+
+COUNTED = r"\b(\d[\d,]*\d|\d|[a-z]+) (?:training |validation )?(rows|updates|epochs|seeds)\b"
+WORDS = dict(zip("two three four five six seven eight nine ten".split(), range(2, 11)))
+ELSEWHERE = {    # numbers that are not of a page's own runs: of a batch, a pre-training, other pages, rows of a table
+    "all_tasks": {5}, "more_seeds": {5}, "arena": {10}, "every_method": {32}, "masked": {1784}, "placebo": {1000}, "shrink_table3": {3}}
+
+
+def said_of_runs(name):
+    "The numbers of rows, updates, epochs and seeds in a page's prose, answers and tables, without its live part."
+    cells = cells_of(name)
+    heads = ["".join(cell["source"]).split("\n")[0] for cell in cells]
+    live = next((i for i, head in enumerate(heads) if re.match("## (Train|Draw) it here", head)), len(cells))
+    stored = heads.index("## From the stored records") if live < len(cells) else live
+    for cell in [*cells[:live], *cells[stored:]]:
+        parts = ["".join(cell["source"])] if cell["cell_type"] == "markdown" else [
+            "".join(o["data"]["text/markdown"]) for o in cell["outputs"] if "text/markdown" in o.get("data", {})]
+        for line in "\n".join(parts).splitlines():
+            if line.startswith("|"): continue
+            for number, what in re.findall(COUNTED, line):
+                value = WORDS.get(number) or (int(number.replace(",", "")) if number[0].isdigit() else None)
+                if value is not None: yield value, what, line
+    html = "".join("".join(o["data"]["text/html"]) for cell in cells for o in cell.get("outputs", [])
+                   if "text/html" in o.get("data", {}))
+    for table in re.findall(r"<table.*?</table>", html, re.S):
+        rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.S) for row in re.findall(r"<tr.*?</tr>", table, re.S)]
+        for row in rows:
+            if "seeds" not in rows[0][1:] or len(row) < len(rows[0]) - rows[0].index("seeds"): continue
+            cell = row[rows[0].index("seeds") - len(rows[0])]
+            if re.fullmatch(r"[\d.]+", cell): yield float(cell), "seeds", str(row)
+
+
+def arm_without_seed(record):
+    "All of a run's configuration but its seed, with the options that are younger than its record."
+    return json.dumps(defaults | record.config | dict(seed=None), sort_keys=True)
+
+
+@pytest.mark.parametrize("page", sorted(path.stem for path in folder.glob("*.ipynb")))
+def test_the_numbers_of_rows_updates_epochs_and_seeds_are_those_of_the_records(page):
+    evidence, text = opened(), "\n".join("".join(cell["source"]) for cell in cells_of(page))
+    named = [name for name in dict.fromkeys(re.findall(r"grids/([\w-]+)\.yaml", text))
+             if not name.startswith("paper-") and name not in ("pretrain", "pretrain-masked", "pretrain-positions")]
+    if page == "findings" or not named: return    # whose claims are those of the other pages; pages without runs
+    runs, arms = evidence.records(*named), {}
+    if not runs: return    # of declared grids, before their first run
+    for r in evidence.every_record.values():
+        arms.setdefault(arm_without_seed(r), set()).add(r.config["seed"])
+    here = set(map(arm_without_seed, runs))
+    known = dict(rows={value for r in runs for value in (r.config.get("limit"), r.config.get("validation_limit"),
+                                                         r.data["train"], r.data["validation"])},
+                 updates={r.steps[-1]["update"] for r in runs if r.steps}, epochs={r.config["epochs"] for r in runs},
+                 seeds={len(seeds) for arm, seeds in arms.items() if arm in here})
+    for value, what, line in said_of_runs(page):
+        assert value in known[what] | ELSEWHERE.get(page, set()), f"{value} {what}: {line}"

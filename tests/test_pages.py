@@ -1,12 +1,14 @@
 """Pages that train or draw: the live cell comes before stored records, and the cell of full size can be carried out.
 
-That cell is run on the simulated accelerator with a tiny encoder, few rows and one step in place of the paper's.
+That cell is run on the simulated accelerator with two tiny encoders, few rows and two steps in place of the paper's.
 """
 import ast
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import pytest
@@ -15,7 +17,7 @@ from simulated import Accelerator
 import istar_nb as inb
 from istar_nb.study.hours import at_least, gpu_hours
 from istar_nb.sweeps import selection
-from istar_nb.sweeps.grids import grid
+from istar_nb.sweeps.grids import grid, load_sweep
 from istar_nb.sweeps.sweeps import sweep
 
 root = Path(__file__).resolve().parents[1]
@@ -37,6 +39,7 @@ def of_full_size(cell):
 pages = {path.stem: cells_of(path) for path in sorted(folder.glob("*.ipynb"))}
 pages = {name: cells for name, cells in pages.items() if any(text(c) == "## From the stored records" or
          text(c).startswith("## From the stored records\n") for c in cells)}
+shares_gpus = ("istar_table1", "isolayer_table2", "shrink_table2")    # one page of each paper
 training = [name for name in pages if name != "istar_figure2"]    # which draws samples
 
 
@@ -70,22 +73,33 @@ def test_a_page_trains_or_draws_before_it_shows_stored_records(name):
     for cell in cells[heading:stored]: assert "evidence" not in text(cell), "stored records come below"
 
 
-def definitions(cells, before):
-    "The imports and the functions of a page, without what it computes."
-    parts = [part for cell in cells[:before] if cell["cell_type"] == "code" for part in ast.parse(text(cell)).body]
-    kept = [part for part in parts if isinstance(part, ast.Import | ast.ImportFrom | ast.FunctionDef)]
+def definitions(cells):
+    "The imports and the functions of a page, and the looks of what it draws, without what it computes."
+    live, _, paper, _ = places(cells)
+    parts = [(i, part) for i, cell in enumerate(cells[:paper]) if cell["cell_type"] == "code"
+             for part in ast.parse(text(cell)).body]
+    kept = [part for i, part in parts if isinstance(part, ast.Import | ast.ImportFrom | ast.FunctionDef)
+            or i > live and isinstance(part, ast.Assign) and isinstance(part.value, ast.Dict | ast.DictComp)]
     names = {}
     exec(compile(ast.Module(kept, []), "page", "exec"), names)
     return names
 
 
 def cut(config):
-    "The same method for one step, with a tiny encoder of the same architecture."
+    "The same method for two steps, or for 16 where steps are drawn, with a tiny encoder of the same architecture."
     kind = next(kind for kind in ("albert", "distilbert", "roberta", "bert") if kind in config.model)
     own = dict(layers=None if config.layers is None else (1,))
     if config.method == "isolayer": own["stage_epochs"] = 2
-    return replace(config, task="stdlib-docs", model=f"tiny-{kind}", epochs=1, batch_size=16, accumulate=1, limit=16,
+    rows = 128 if config.batch_size == 64 else 16    # Shrink's, of which every tenth step is logged
+    return replace(config, task="stdlib-docs", model=f"tiny-{kind}", epochs=2, batch_size=16, accumulate=1, limit=rows,
                    validation_limit=16, max_length=8, precision="fp32", seed=0, **own)
+
+
+def shortened(configs):
+    "One run of each method, kind of bars and sign of λ with the first two encoders, cut."
+    first = list(dict.fromkeys(c.model for c in configs))[:2]
+    kinds = {(c.model, c.method, c.selection, (c.lam or 0) > 0): cut(c) for c in reversed(configs) if c.model in first}
+    return list({c.id: c for c in kinds.values()}.values())
 
 
 def test_running_all_cells_of_a_notebook_starts_nothing_that_needs_a_gpu_or_the_network():
@@ -96,29 +110,67 @@ def test_running_all_cells_of_a_notebook_starts_nothing_that_needs_a_gpu_or_the_
     assert len(found) > len(training) and [cell for cell in found if not guards.match(cell)] == []
 
 
-@pytest.mark.parametrize("name", training)
-def test_the_cell_for_gpus_can_be_carried_out(name, monkeypatch, tmp_path):
-    cells, asked = pages[name], []
-    paper = places(cells)[2]
-    def shortened(spec):
-        "One run of each method and sign of λ, cut."
-        asked.extend(grid(spec))
-        kinds = {(c.method, (c.lam or 0) > 0): cut(c) for c in reversed(asked)}
-        return list({c.id: c for c in kinds.values()}.values())
-    def small(spec, root, **options): return sweep(spec, root=root, progress=False)
-    monkeypatch.setattr(inb, "sweep", lambda spec, **options: small(shortened(spec), **options))
-    monkeypatch.setattr(selection, "grid", shortened)
-    monkeypatch.setattr(selection, "sweep", small)
-    monkeypatch.chdir(tmp_path)
-    names = definitions(cells, paper)
-    chosen = "selection.select(" in text(cells[paper])
-    awake = text(cells[paper]).replace("full_size = False", "full_size = True")
-    with Accelerator(): exec(compile(awake, name, "exec"), names)
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    "A store that all cells share, as they do in a folder of one's own, with a run that belongs to none of them."
+    folder = tmp_path_factory.mktemp("store")
+    foreign = dict(task="stdlib-docs", model="tiny-bert", method="entropy", lam=3., limit=16, validation_limit=16,
+                   epochs=1, max_length=8)
+    [record] = sweep([foreign], root=folder/"runs", progress=False)
+    assert record.status == "done"
+    return folder
+
+
+def drawn():
+    "What the open figures show: the words, and the points of every line."
+    words, points = [], []
+    for ax in (ax for number in plt.get_fignums() for ax in plt.figure(number).axes):
+        words += [ax.get_title("left"), ax.get_xlabel(), ax.get_ylabel(), *(t.get_text() for t in ax.get_yticklabels())]
+        points += [(str(line.get_xdata()), str(line.get_ydata())) for line in ax.lines]
     plt.close("all")
-    records = inb.load_records("runs")
-    assert len(records) and set(records.status) == {"done"} and set(records.method) == {c.method for c in asked}
+    return words, points
+
+
+@pytest.mark.parametrize("name", training)
+def test_the_cell_for_gpus_can_be_carried_out(name, monkeypatch, tmp_path, store):
+    "With two encoders, in a store that other cells use as well, of which it shows its own runs alone."
+    cells, asked, made, shared, shown = pages[name], [], [], [], []
+    paper = places(cells)[2]
+    chosen = "selection.select(" in text(cells[paper])
+    def asked_for(spec):
+        asked[:] = grid(spec)
+        return shortened(asked)
+    def small(spec, root, **options):
+        found = sweep(spec, root=root, progress=False)
+        made.extend(found)
+        return found
+    def together(config, root, hub, processes): shared.append((config.id, hub, processes))
+    monkeypatch.setattr(inb, "train", together)
+    monkeypatch.setattr(inb, "sweep", lambda spec, **options: small(asked_for(spec), **options))
+    monkeypatch.setattr(inb, "load_sweep", lambda spec, root: load_sweep(asked_for(spec), root=root))
+    monkeypatch.setattr(selection, "grid", asked_for)
+    monkeypatch.setattr(selection, "sweep", small)
+    awake = text(cells[paper]).replace("full_size = False", "full_size = True")
+    def carried_out(folder):
+        monkeypatch.chdir(folder)
+        names = definitions(cells)
+        names["display"], names["torch"] = shown.append, SimpleNamespace(cuda=SimpleNamespace(device_count=lambda: 8))
+        with Accelerator(): exec(compile(awake, name, "exec"), names)
+        tables = [str(table) for table in shown]
+        shown.clear()
+        return (*drawn(), tables)
+    words, points, tables = carried_out(store)
+    assert {r.status for r in made} == {"done"} and {r.config["method"] for r in made} == {c.method for c in asked}
+    encoders = {r.config["model"] for r in made}
+    assert len(encoders) == 2 and points or tables
+    for encoder in encoders: assert encoder in "\n".join([*words, *tables]), "every encoder is shown"
+    (tmp_path/"runs").mkdir()
+    for run in {r.id for r in made}: shutil.copy(store/"runs"/f"{run}.json", tmp_path/"runs")
+    if chosen: shutil.copytree(store/"runs"/"selection", tmp_path/"runs"/"selection")
+    assert carried_out(tmp_path) == (words, points, tables), "only runs of its own are shown"
     known = {c.id for path in (folder/"grids").glob("paper-*.yaml") for c in grid(path)}
     assert {c.id for c in asked} <= known, "the grids of `full_size_grids` have these runs"
+    assert shared == ([(asked[-1].id, True, 8)]*2 if name in shares_gpus else []), "one run takes all GPUs"
     count = f"{len({replace(c, seed=0) for c in asked}):,} candidates" if chosen else f"{len(asked):,} runs"
     assert re.search(rf"\b{count}\b", text(cells[paper - 1])), f"{count} are asked for"
     hours = gpu_hours(asked)
@@ -126,3 +178,12 @@ def test_the_cell_for_gpus_can_be_carried_out(name, monkeypatch, tmp_path):
         tuned, seeds = {(c.task, c.model) for c in asked}, {c.seed for c in asked}
         hours = hours/len(seeds) + hours*len(tuned)*len(seeds)/len(asked)
     assert f"[at least {at_least(hours)} hours](../study/10_hours.ipynb) on one H100" in text(cells[paper - 1])
+
+
+def test_a_how_to_of_full_size_may_download_its_model_and_task(monkeypatch):
+    asked = []
+    monkeypatch.setattr(inb, "sweep", lambda spec, **options: asked.append((grid(spec), options)))
+    for path in (root/"nbs"/"howto").glob("*.ipynb"):
+        for cell in filter(of_full_size, cells_of(path)):
+            exec(text(cell).replace("full_size = False", "full_size = True"), dict(inb=inb))
+    assert asked and all(options.get("hub") for _, options in asked)

@@ -70,3 +70,16 @@ def test_a_selection_chooses_batch_size_and_epochs(tmp_path):
     assert tried[chosen] == max(tried.values()) and len(record.epochs) == chosen[1] + 1
     made = inb.load_sweep(spec, root=tmp_path/"runs")
     assert made.id.tolist() == [record.id] and made.seed.tolist() == [1]
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_a_grid_says_which_settings_are_ours(name):
+    "What no paper states and no grid sets is named in the comment of the grid, with its value."
+    comment = (folder/f"{name}.yaml").read_text(encoding="utf-8").split("\nruns:")[0].replace("\n# ", " ")
+    said = dict(warmup=(0.1, "a warm-up over a tenth of the updates"), batches=("length", "texts of similar length"),
+                schedule=("linear", "linear decay"), max_grad_norm=(1., "clipped at norm 1"),
+                optimizer=("adamw", "AdamW"), weight_decay=(0.01, "weight decay 0.01"))
+    for option, (value, words) in said.items():
+        if (name, option) in (("paper-shrink", "weight_decay"), ("paper-isolayer", "optimizer")): continue
+        assert {getattr(c, option) for c in configs_of(name)} == {value} and words in comment, option
+    if "istar" in name: assert "4 epochs, batch 32, lr 1e-5" in comment

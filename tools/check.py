@@ -11,6 +11,7 @@ from shutil import copy, copytree, ignore_patterns
 from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import records
 import surface
 
 root, tools = Path(__file__).resolve().parents[1], Path(sys.executable).parent
@@ -48,9 +49,14 @@ def check_surface():
     return "".join(f"{name} is not what tools/surface.py makes: run `make notebooks`\n" for name in surface.stale(root))
 
 
+def check_records():
+    return "\n".join(f"{path} shows other records than those in results: run `make notebooks ONLY={path.stem}`"
+                     for path in records.stale())
+
+
 checks = {"ruff": lambda: run("ruff", "check", "--quiet"), "types": lambda: run("pyrefly", "check", "--summary=none"),
           "export in step": check_export, "names in step": check_surface,
-          "outputs clean": check_outputs}
+          "outputs clean": check_outputs, "outputs of these records": check_records}
 
 if __name__ == "__main__":
     failed = 0

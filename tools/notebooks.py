@@ -20,6 +20,7 @@ from nbdev.doclinks import nbdev_export
 from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import records
 import surface
 
 root = Path(__file__).resolve().parents[1]
@@ -94,6 +95,8 @@ def run(path):
         if cell.cell_type == "code" and not flagged(cell): store_no_progress(cell)
         if not flagged(cell): store_few_colors(cell)
     nb.metadata.pop("widgets", None)
+    nb.metadata.pop("records", None)
+    if path in records.pages() and (read := records.hash_of(nb)): nb.metadata["records"] = read
     nb.metadata["kernelspec"] = {"display_name": "python3", "language": "python", "name": "python3"}
     nbformat.write(nb, path)
     nbdev_clean(str(path))

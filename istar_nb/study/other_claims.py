@@ -150,29 +150,36 @@ def shrink_table3(evidence:Evidence)->list[Claim]:
 # %% ../../nbs/study/04_other_claims.ipynb #3e7836f9
 def shrink_figure1(evidence:Evidence)->list[Claim]:
     "Figure 1: whether the first share of [CLS] rises during training, and whether it rises less under the penalty."
-    runs, claims = shrink_runs(evidence.records("shrink")), []
-    for kind in shrink_kinds:
-        claim, plain = partial(_shrink, page="shrink_figure1", unit="share", quantity=kind), runs.bars == "no penalty"
-        claims.append(claim(topic="share", where="Figure 1", method="none", claimed="up",
-                            found=paired_estimate(runs[plain][f"{kind} share"].tolist())))
-        pairs = shrink_pairs(runs, f"{kind} share")
-        claims += [claim(topic="share with bars", paper=own, where="Shrink the longest, Figure 1", variant=bars,
-                         claimed="down", found=paired_estimate(differences(pairs, bars=bars)))
-                   for bars in shrink_bars[1:]]
+    claims = []
+    for task, name in shrink_grids.items():
+        runs = shrink_runs(evidence.records(name))
+        plain = runs[runs.bars == "no penalty"]
+        for kind in shrink_kinds:
+            claim = partial(_shrink, page="shrink_figure1", unit="share", quantity=kind, task=task)
+            claims.append(claim(topic="share", where="Figure 1", method="none", claimed="up",
+                                found=paired_estimate(plain[f"{kind} share"].tolist())))
+            pairs = shrink_pairs(runs, f"{kind} share")
+            claims += [claim(topic="share with bars", paper=own, where="Shrink the longest, Figure 1", variant=bars,
+                             claimed="down", found=paired_estimate(differences(pairs, bars=bars)))
+                       for bars in shrink_bars[1:]]
     return claims
 
 # %% ../../nbs/study/04_other_claims.ipynb #26e36bc1
 def shrink_figure2(evidence:Evidence)->list[Claim]:
     "Figure 2: the score over the course of training."
-    runs = shrink_runs(evidence.records("shrink"))
-    rise = differences(shrink_pairs(runs, "late_rise"), bars="all bars")
-    learnt = differences(shrink_pairs(runs, "learnt"), bars="selected bars")
-    claim = partial(_shrink_score, page="shrink_figure2")
-    beyond = partial(claim, paper=own, where="Shrink the longest, Figure 2")
-    return [claim(topic="late", where="Figure 2", variant="all bars", claimed="up",
-                  found=paired_estimate(runs[runs.bars == "all bars"].late_rise.tolist())),
-            beyond(topic="late rise", variant="all bars", effect=0., found=paired_estimate(rise)),
-            beyond(topic="after the start", variant="selected bars", claimed="up", found=paired_estimate(learnt))]
+    claims = []
+    for task, name in shrink_grids.items():
+        runs = shrink_runs(evidence.records(name))
+        rise = differences(shrink_pairs(runs, "late_rise"), bars="all bars")
+        learnt = differences(shrink_pairs(runs, "learnt"), bars="selected bars")
+        claim = partial(_shrink_score, page="shrink_figure2", task=task, unit=score_unit(task))
+        beyond = partial(claim, paper=own, where="Shrink the longest, Figure 2")
+        claims += [claim(topic="late", where="Figure 2", variant="all bars", claimed="up",
+                         found=paired_estimate(runs[runs.bars == "all bars"].late_rise.tolist())),
+                   beyond(topic="late rise", variant="all bars", effect=0., found=paired_estimate(rise)),
+                   beyond(topic="after the start", variant="selected bars", claimed="up",
+                          found=paired_estimate(learnt))]
+    return claims
 
 # %% ../../nbs/study/04_other_claims.ipynb #96092ddd
 isolayer = "IsoLayer"
@@ -226,8 +233,8 @@ def _isolayer_gain(
     return float((rows["with layer"] - rows["fine-tuned"]).mean())/(100 if quantity == "score" else 1)
 
 # %% ../../nbs/study/04_other_claims.ipynb #658ccf41
-isolayer_grids = ("cola", "isolayer-control")
-isolayer_tasks = dict(cola=isolayer_grids, rte=("isolayer-tasks",), mrpc=("isolayer-tasks",))
+isolayer_grids = ("cola", "isolayer-control", "isolayer-tasks")
+isolayer_tasks = ("cola", "rte", "mrpc")
 stage_one, with_layer, control = "stage one", "layer, joint loss", "layer, task loss alone"
 plain, bn = "plain, linear head", "IsoBN"
 isolayer_quantities = dict(score=("score", "score", None),    # the unit is the task's
@@ -244,7 +251,8 @@ def _measurements(
     def row(record, epoch):
         ids = dict(id=record.id, status=record.status, data_sha256=record.data.get("sha256"))
         return {**epoch, **defaults, **record.config, **ids, "score": epoch[record.metric]}
-    rows = pd.DataFrame([row(record, epoch) for record in records for epoch in record.epochs])
+    once = {record.id: record for record in records}.values()
+    rows = pd.DataFrame([row(record, epoch) for record in once for epoch in record.epochs])
     return with_columns(rows, *defaults, *measured, "isolayer_best")
 
 
@@ -261,7 +269,7 @@ def isolayer_ends(
     other = epochs[epochs.method.isin(["none", "isobn"])].groupby("id", sort=False).tail(1)
     names = ["IsoBN" if m == "isobn" else f"plain, {h} head" for m, h in zip(other.method, other["head"])]
     other = other.assign(stage=names)
-    ends = pd.concat([before.drop_duplicates(["task", "seed"]), inserted, other], ignore_index=True)
+    ends = pd.concat([before.drop_duplicates(["model", "task", "seed"]), inserted, other], ignore_index=True)
     curves = ends.cls_explained_variance
     ends = ends.assign(**{f"EV{k}": curves.str[k-1] for k in (1, 2, 3)}, all_ev=[np.mean(ev) for ev in curves])
     return ends.assign(mean_ev=ends[["EV1", "EV2", "EV3"]].mean(axis=1))
@@ -269,7 +277,7 @@ def isolayer_ends(
 # %% ../../nbs/study/04_other_claims.ipynb #03146237
 def _ends_of(evidence:Evidence, task:str): # pandas DataFrame from `isolayer_ends`
     "The ends of the runs of one task."
-    return isolayer_ends([r for r in evidence.records(*isolayer_tasks[task]) if r.config["task"] == task])
+    return isolayer_ends([r for r in evidence.records(*isolayer_grids) if r.config["task"] == task])
 
 
 def _isolayer_claim(
@@ -332,6 +340,9 @@ def isolayer_table3(evidence:Evidence)->list[Claim]:
 # %% ../../nbs/study/04_other_claims.ipynb #43a4b85b
 def isolayer_figure2(evidence:Evidence)->list[Claim]:
     "Figure 2: the variance that the first directions explain."
-    claim = partial(_isolayer_claim, _ends_of(evidence, "cola"), "cola", "Figure 2", with_layer, stage_one)
-    return [claim("all_ev", claimed="down"),
-            claim("cls_anisotropy_raw", claimed="down", paper=own, where="IsoLayer, Figure 2")]
+    claims = []
+    for task in isolayer_tasks:
+        claim = partial(_isolayer_claim, _ends_of(evidence, task), task, "Figure 2", with_layer, stage_one)
+        claims += [claim("all_ev", claimed="down"),
+                   claim("cls_anisotropy_raw", claimed="down", paper=own, where="IsoLayer, Figure 2")]
+    return claims
