@@ -24,8 +24,7 @@ from istar_nb.study.findings import appendix
 from istar_nb.study.verdicts import correct, meanings
 from istar_nb.sweeps.grids import grid
 from istar_nb.text.tasks import task_title
-from istar_nb.training.runs import multiple_of
-from istar_nb.training.runs import defaults
+from istar_nb.training.runs import defaults, multiple_of
 
 root = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(root/"tools"))
