@@ -31,7 +31,6 @@ def files_of(nb, results, grids=root/"nbs"/"experiments"/"grids"):
     cells = ["".join(cell["source"]) for cell in nb["cells"]]
     text = "\n".join(cells)
     if not readers.search(text): return []
-    if everything.search(text): return [path for path in results.rglob("*.json") if "rerun" not in path.parts]
     named = {path for path in grids.glob("*.yaml") if f"{path.name}" in text or f'"{path.stem}"' in text}
     pretraining = {path for path in named if path.stem in ("pretrain", "pretrain-masked", "pretrain-positions")}
     found = [results/"runs"/f"{run}.json" for path in named - pretraining for run in ids_of(path)]
@@ -39,6 +38,9 @@ def files_of(nb, results, grids=root/"nbs"/"experiments"/"grids"):
     folders = dict(pretrained="pretrained" in text, stability="stability" in text) | {
         "benchmarks": 'find_folder("results", "benchmarks")' in text,
         "runs/selection": "selected" in text or "load_selections(" in text}
+    if everything.search(text):
+        folders |= dict.fromkeys(("runs", "pretrained", "stability"), True)
+        found += [results/"majority.json", results/"crossed.json"]
     return [path for path in found if path.exists()] + [
         path for name, read in folders.items() if read for path in (results/name).rglob("*.json")]
 
