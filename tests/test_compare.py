@@ -1,4 +1,5 @@
 "Two models side by side where a notebook cannot show it: processes, a hub's revisions, pipes, texts without tokens."
+import copy
 import json
 import os
 import subprocess
@@ -6,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import torch.distributed as dist
@@ -16,6 +18,7 @@ from istar_nb import measure
 from istar_nb.app.cli import main
 from istar_nb.geometry.moment_streams import CKAMetric, ClassVarianceMetric, CosineMetric, VarianceMetric
 from istar_nb.report.comparing import checkpoints_in, compare
+from istar_nb.report.reports import gaps
 from istar_nb.text.encoders import load_encoder
 from istar_nb.text.tasks import load_task
 
@@ -174,3 +177,40 @@ def test_what_cannot_be_compared_is_refused(words, message, run):
         np.save(f"{name}.npy", np.random.default_rng(0).normal(size=(count, 8)))
     code, said = run(*words.split(), "--no-progress")
     assert code == 2 and message in said and not Path("comparison").exists(), said
+
+
+def test_rows_of_files_with_ids_in_another_order_are_not_paired(tmp_path):
+    table = pd.DataFrame(dict(id=[f"text {i}" for i in range(30)], part=["a", "b"]*15))
+    table["vector"] = list(np.random.default_rng(0).normal(size=(30, 4)))
+    table.to_parquet(tmp_path/"one.parquet")
+    table[::-1].reset_index(drop=True).to_parquet(tmp_path/"other.parquet")
+    table.drop(columns="id").to_parquet(tmp_path/"without.parquet")
+    with pytest.raises(ValueError, match="'id' of row 0 .* is 'text 0' in .*one.parquet and 'text 29' in .*other"):
+        compare(tmp_path/"one.parquet", tmp_path/"other.parquet")
+    for name in ("one", "without"): assert compare(tmp_path/"one.parquet", tmp_path/f"{name}.parquet").texts == 30
+
+
+@pytest.mark.parametrize("tokens", ["real", "mean", "cls", "last", "all"])
+def test_a_text_whose_states_are_not_finite_costs_that_text_alone(tokens):
+    texts, encoder = SENTENCES[:30], load_encoder("tiny-bert")
+    wrong = encoder.tokenizer(texts)["input_ids"][7]
+
+    model, bad = copy.deepcopy(encoder.model), []
+
+    def reads(module, args, batch): bad[:] = [row[:len(wrong)].tolist() == wrong for row in batch["input_ids"]]
+
+    def overflows(module, args, out):
+        x = out[0] if isinstance(out, tuple) else out
+        x[torch.tensor(bad)] = torch.nan
+    model.register_forward_pre_hook(reads, with_kwargs=True)
+    model.encoder.layer[0].register_forward_hook(overflows)
+    found, others = measure((model, encoder.tokenizer), texts, tokens), texts[:7] + texts[8:]
+    expected = measure((encoder.model, encoder.tokenizer), others, tokens)
+    (layers,), (without,) = found.measures.values(), expected.measures.values()
+    assert layers["2"]["left_out"] == [7] and "left_out" not in layers["0"] and "1 (7; counted from 0)" in gaps(layers)
+    assert layers["2"]["count"] == without["2"]["count"]
+    if "isoscore" in without["2"]: assert layers["2"]["isoscore"] == pytest.approx(without["2"]["isoscore"], rel=1e-4)
+    pair = compare((encoder.model, encoder.tokenizer), (model, encoder.tokenizer), texts, tokens)
+    *_, second = pair.measures
+    assert pair.measures[second]["2"]["left_out"] == [7]
+    assert all(row["cka"] > 0.999 for layer, row in pair.alike[second].items() if row["cka"] is not None)

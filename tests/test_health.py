@@ -7,7 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import istar_nb as inb
 from istar_nb.app.cli import main
+from istar_nb.app.measuring import _table
 from istar_nb.embeddings.health import health
 from istar_nb.text.tasks import load_task
 
@@ -148,3 +150,32 @@ def test_queries_and_documents_are_read_with_their_prompts(tmp_path):
     assert recall().variants[0]["recall"] > expected + 0.1
     with pytest.raises(ValueError, match="`tokens`"): health(model, TEXTS, tokens="max")
     assert "cls of the tokens" in health(model, TEXTS, tokens="cls", dims=[8]).source
+
+
+@pytest.mark.parametrize("rows, option", [([("A man.", "A person.", 0.8), ("A cat.", "A dog.", 0.5)], "--pairs"),
+                                          ([(3, 4, 0.8), (5, 6, 0.5)], "--pairs"), ([(3, 4), (5, 6)], "--relevant")])
+def test_a_file_without_a_header_does_not_lose_its_first_row(rows, option, tmp_path):
+    path, size = tmp_path/"pairs.csv", len(rows[0])
+    pd.DataFrame(rows).to_csv(path, index=False, header=False)
+    with pytest.raises(ValueError, match=f"{option} .*pairs.csv has no header, only the row '{rows[0][0]}'"):
+        _table(path, (), size, option)
+    for names in (list("abc")[:size], range(10, 10 + size)):
+        pd.DataFrame(rows, columns=names).to_csv(path, index=False)
+        if names == list("abc")[:size] or isinstance(rows[0][0], str): assert _table(path, (), size, option) == rows
+
+
+def test_every_file_of_a_folder_of_pairs_is_read(tmp_path):
+    row = pd.DataFrame(dict(a=["x"], b=["y"], c=[1]))
+    for name in ("train", "test"): row.to_csv(tmp_path/f"{name}.csv", index=False)
+    assert len(_table(tmp_path, (), 3, "--pairs")) == 2
+
+
+def test_rows_and_texts_that_are_not_finite_are_named(tmp_path):
+    vectors = clustered(60)
+    vectors[41, 3] = np.nan
+    np.save(tmp_path/"x.npy", vectors)
+    for call in (health, inb.measure, lambda x: inb.compare(x, x)):
+        with pytest.raises(ValueError, match="row 41"): call(tmp_path/"x.npy")
+        with pytest.raises(ValueError, match="row 41"): call(vectors)
+    with pytest.raises(ValueError, match="memory") as said: inb.measure(clustered(5000), memory=1e-9)
+    assert "`groups`" not in str(said.value)

@@ -7,6 +7,7 @@ __all__ = ['Measured', 'measure_command', 'Compared', 'compare_command', 'Examin
 
 # %% ../../nbs/app/02_measuring.ipynb #d7f8c411
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -254,13 +255,25 @@ class Examined:
         if self.task is not None: check_task(self.task)
 
 # %% ../../nbs/app/02_measuring.ipynb #h7ea1704
+_number = re.compile(r"\s*[-+]?\d[\d.]*(e[-+]?\d+)?\s*")
+
+def _check_header(path:Path, row:dict, names:Sequence[str], option:str)->None:
+    "An error for a file whose header has numbers where its first row has some."
+    from istar_nb.text.frames import file_format
+    def numbers(cells): return [_number.fullmatch(str(cell)) is not None for cell in cells]
+    above = numbers(names)
+    if file_format(path) not in (".csv", ".tsv") or not any(above) or above != numbers(map(row.get, names)): return
+    raise ValueError(f"{option} {path} has no header, only the row {', '.join(map(repr, names))}: put names of columns "
+                     "above it")
+
+# %% ../../nbs/app/02_measuring.ipynb #830253ce
 def _table(path:Path, columns:Sequence[str], size:int, option:str)->list[tuple]:
     "Columns of a table as tuples; the first ones where none are named."
     from istar_nb.text.frames import file_format, read_splits
     path = local_path(path)
     if not path.is_dir() and not file_format(path):
         raise ValueError(f"{option} {path} must be a table: .csv, .tsv, .jsonl or .parquet")
-    rows = next(iter(read_splits(path).values()))
+    rows = [row for split in read_splits(path).values() for row in split]
     if not rows: raise ValueError(f"{option} {path} has no rows")
     names = list(columns) or list(rows[0])[:size]
     if len(names) != size:
@@ -268,6 +281,7 @@ def _table(path:Path, columns:Sequence[str], size:int, option:str)->list[tuple]:
     if lacking := [name for name in names if name not in rows[0]]:
         raise ValueError(f"{option} {path} has no column {lacking[0]!r}{near(lacking[0], rows[0])}; it has "
                          f"{', '.join(map(repr, rows[0]))}")
+    if not columns: _check_header(path, rows[0], names, option)
     return [tuple(row[name] for name in names) for row in rows]
 
 

@@ -337,6 +337,8 @@ def _embedded(model:object, texts:Iterable|None, hub:bool, tokens:str|None, max_
     asked, rows = in_roles(questions(index, texts, **more))
     listed, (numbers, roles) = list(index.numbers), zip(*rows)
     vectors = sentence_vectors(model, [listed[i] for i in numbers], tokens, roles, hub, max_length, progress)
+    if len(wrong := (~vectors.points.isfinite().all(1)).nonzero()):
+        raise ValueError(f"`texts`: the vector of {listed[numbers[int(wrong[0])]]!r:.60} is not finite")
     if isinstance(model, (str, Path)): return vectors, asked, Path(model).name or str(model)
     inner = model[0] if isinstance(model, tuple) else getattr(model[0], "auto_model", model)
     return vectors, asked, _model_label(inner) if hasattr(inner, "config") else type(inner).__name__

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from ..base.matrices import matrix_parts
 from ..base.points import as_points
 from ..base.progress import progress_bar, waiting
-from ..report.one_pass import Numbering
 from ..report.model_measures import Points, _encoder_of, as_texts
-from ..text.batches import text_batches
+from ..text.batches import Numbering, text_batches
 from ..text.encoders import Encoder, hidden_states, local_source, quiet
 from ..training.evaluation import read_states
 
@@ -139,7 +138,8 @@ def read_points(
     x = torch.cat(parts) if len(parts) > 1 else parts[0]
     x = as_points(x, name, min_points=2).detach().cpu()
     x = x if x.dtype == torch.float64 else x.float()
-    if not x.norm(dim=1).isfinite().all():
-        raise ValueError(f"`{name}` has values that are not finite, or too large for {x.dtype} to square")
+    if len(wrong := (~x.norm(dim=1).isfinite()).nonzero()):
+        raise ValueError(f"`{name}` has values that are not finite, or too large for {x.dtype} to square, in row "
+                         f"{int(wrong[0])} (counted from 0)")
     if not x.any(1).all(): raise ValueError(f"`{name}` has a zero vector in row {int((~x.any(1)).nonzero()[0])}")
     return x

@@ -123,8 +123,8 @@ def allowed_memory(
 def _too_large(groups:int, d:int, size:float, memory:float)->str: # an error message
     "What to do about sums that are larger than memory; sizes in GB."
     return (f"{max(4096, d):,} or more points of {d:,} dimensions need sums of {size:.1f} GB in {groups} groups, and "
-            f"`memory` allows {memory:.1f} GB: measure fewer layers at a time, take fewer `groups` (5 are enough for "
-            "standard errors), or allow more")
+            f"{memory:.1f} GB are allowed, by default a share of all memory: fewer layers "
+            "at a time, fewer groups or fewer dimensions need less")
 
 # %% ../../nbs/geometry/07_streaming.ipynb #e9597ab5
 class _SumStates(Metric):

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..base.checks import check_number
 from ..base.files import local_path
+from ..base.matrices import row_keys
 from ..base.points import unit_rows
 from ..base.progress import waiting
 from ..base.states import layer_count, layer_numbers
@@ -28,10 +29,10 @@ from .figures import compare_figure, measure_names, png_bytes, series_figure
 from .isotropy import _check_unread, _pairs
 from .model_measures import (READINGS, Measurement, Points, _check_layers, _encoder_of,
                                             _model_label, _Reading, distinct)
-from .one_pass import Numbering, Seen, draw_sample, places_of, see_model, see_points
+from .one_pass import Seen, draw_sample, places_of, see_model, see_points
 from .reports import (Section, _html_page, _label_of, error_note, gaps, measure_table, save_report,
                                      show_table, with_error)
-from ..text.batches import cut_note, text_batches
+from ..text.batches import Numbering, cut_note, text_batches
 from ..training.records import environment, finite
 
 # %% ../../nbs/report/09_comparing.ipynb #479f8fbf
@@ -50,7 +51,8 @@ def _measures(m:Measurement)->Measures:
         with one_thread() as threads:
             left = left_out_measures(groups, threads, **m.metrics.choices)
             summary = m.summary(values_and_errors(groups, threads, left, **m.metrics.choices))
-    except ValueError as e: return Measures(dict(count=m.metrics.count, reason=str(e)), [], groups.sums[:, 0, 0])
+    except ValueError as e:
+        return Measures(dict(count=m.metrics.count, reason=str(e)) | m.gap(), [], groups.sums[:, 0, 0])
     others = [torch.arange(len(groups.sums)) != g for g in range(len(groups.sums))]
     scores = [unbiased_of(groups.sums[kept], groups.d)[0] for kept in others]
     left = [part | dict(isoscore_unbiased=score) for part, score in zip(left, scores)]
@@ -319,6 +321,18 @@ def compare(
     return _compared(seen, said + cut_note(max_length), neighbors)
 
 
+def _check_order(labels:list[str], keys:list[dict[str,list]])->None:
+    "An error for files that say in another order which texts their rows are of."
+    for label, other in zip(labels[1:], keys[1:]):
+        for name in keys[0].keys() & other.keys():
+            wrong = next((i for i, (a, b) in enumerate(zip(keys[0][name], other[name])) if a != b), None)
+            if wrong is None: continue
+            first, second = (f"{cells[name][wrong]!r:.60} in {where}" for cells, where in
+                             ((keys[0], labels[0]), (other, label)))
+            raise ValueError(f"rows are compared in the order of the files, and the {name!r} of row {wrong} (counted "
+                             f"from 0) is {first} and {second}: sort both alike")
+
+
 def _rows_seen(things:list, sample:int, memory:float, tokens:str,
                layers:object)->tuple[dict[str,Seen],str]: # label -> what was seen; the source
     "Read files of points, or matrices, whose rows are of the same texts."
@@ -326,6 +340,7 @@ def _rows_seen(things:list, sample:int, memory:float, tokens:str,
         raise TypeError("`texts` is missing: models are compared on texts, and only files of points without any")
     _check_unread(tokens, layers)
     labels = [t if isinstance(t, str) else f"points {i}" for i, t in enumerate(things, 1)]
+    _check_order(labels, [row_keys(thing) if isinstance(thing, str) else {} for thing in things])
     found, counts = zip(*(see_points(thing, sample, memory, label) for thing, label in zip(things, labels)))
     if len(set(counts)) > 1:
         came = ", ".join(f"{label} has {count:,}" for label, count in zip(labels, counts))

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['READINGS', 'Texts', 'Points', 'Sample', 'Measurement', 'Shrinkage', 'check_reference', 'as_texts', 'measure_model',
-           'shrinkage_of', 'distinct', 'measure_models', 'measure_embeddings', 'measure_clouds']
+           'shrinkage_of', 'distinct', 'measure_models', 'row_error', 'measure_embeddings', 'measure_clouds']
 
 # %% ../../nbs/report/02_model_measures.ipynb #5c459b36
 import contextlib
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ..base.covariance import check_zeta, shrink
 from ..geometry.dimension import two_nn_with_error
-from ..text.batches import text_batches
+from ..text.batches import Numbering, text_batches
 from ..text.encoders import Encoder, fit_tokenizer, hidden_states, load_encoder, padding_matters, text_part
 from ..training.evaluation import read_states
 from ..base.files import local_path
@@ -67,6 +67,7 @@ class Measurement:
     ):
         kind = tokens if tokens in ("real", "all") else "real"    # one point a text, which `as_texts` makes
         self.metrics, self.sample, self.of = IsotropyMetrics(tokens=kind, memory=memory), Sample(sample), of
+        self.left_out: list[int] = []    # numbers of texts whose states are not finite
 
     def update(self, x:Tensor, mask:Tensor|None=None, sentences:np.ndarray|None=None)->None:
         "Take in points (n, d), whose `sentences` (n,) may be known, or states (B, T, d) with their mask (B, T)."
@@ -83,12 +84,24 @@ class Measurement:
             values, errors = values | dict(two_nn=dimension[0]), errors | dict(two_nn=dimension[1])
         values = {k: v.tolist() for k, v in values.items()} | dict(outliers=values["outliers"].nonzero()[:, 0].tolist())
         values |= {f"{k}_se": v.item() for k, v in errors.items() if k != "outlier_share"}
-        return finite(values) | dict(groups=f"{len(self.metrics.sums)} groups of {self.of}, drawn at random")
+        groups = f"{len(self.metrics.sums)} groups of {self.of}, drawn at random"
+        return finite(values) | dict(groups=groups) | self.gap()
+
+    def gap(self)->dict: # "left_out" alone, or nothing
+        "The texts that were left out."
+        return dict(left_out=self.left_out) if self.left_out else {}
+
+    def finite_texts(self, x:Tensor, mask:Tensor, numbers:Tensor)->Tensor: # (B,) bool
+        "Which texts of a batch that could not be taken in are finite; the others are noted, and none is an error."
+        counts = torch.ones_like(mask) if self.metrics.tokens == "all" else mask
+        good = x.masked_fill(~counts[..., None], 0).isfinite().flatten(1).all(1)
+        self.left_out += numbers[~good.cpu()].tolist()
+        return good.cpu()
 
     def summary_or_reason(self)->dict: # of `summary`; "count" and "reason" alone where the points have no measures
         "Every measure, or why there is none: too few points, or points that are all the same."
         try: return self.summary()
-        except ValueError as e: return dict(count=self.metrics.count, reason=str(e))
+        except ValueError as e: return dict(count=self.metrics.count, reason=str(e)) | self.gap()
 
     def covariance(self)->Tensor: # (d, d) float64
         "The sample covariance of all points; an error for fewer than two, or if all are the same."
@@ -142,13 +155,18 @@ def _take_in(
     tokens:str,                   # one of `READINGS`
     layers:tuple[int,...]|str,    # which layers
     memory:float,                 # GB for the sums of all layers
+    numbers:Tensor,               # (B,) of the texts
 )->None:
-    "Add the states of a batch to the measurements of their layers."
+    "Add the states of a batch to the measurements of their layers, without texts that are not finite there."
     for l in (chosen := states.choose(layers)):
         x, mask = states.layers[l], states.mask.bool()
         if tokens not in ("real", "all"): x, mask = as_texts(x, mask, tokens, states.causal), mask.any(1)
         if l not in found: found[l] = Measurement(tokens, memory=memory/(len(chosen) + 3))    # their union, and copies
-        found[l].update(x, mask)
+        try: found[l].update(x, mask)
+        except ValueError as e:
+            good = found[l].finite_texts(x, mask, numbers)
+            if good.all(): raise ValueError(str(e).replace("`x`", f"layer {l}")) from e
+            found[l].update(x[good], mask[good])
 
 # %% ../../nbs/report/02_model_measures.ipynb #3472b56a
 def _pooled(parts:list[Measurement])->dict[str,Measurement]: # empty for fewer than two parts or different dimensions
@@ -183,9 +201,11 @@ def _read_layers(model:nn.Module, batches:Iterable[dict], tokens:str="real", lay
     if tokens not in READINGS: raise ValueError(f"`tokens` must be one of {READINGS}, not {tokens!r}")
     found, device, memory = {}, next(model.parameters()).device, allowed_memory(memory, 1/2)
     kept = layer_numbers(layers)
-    def forward(model, batch): return hidden_states(model, {k: v.to(device) for k, v in batch.items()}, kept)
-    for states in read_states(model, _checked(model, batches), forward):
-        with torch.no_grad(): _take_in(found, states, tokens, kept, memory)
+    def forward(model, batch):
+        numbers = batch.pop("text_numbers", torch.full((len(batch["input_ids"]),), -1))
+        return numbers, hidden_states(model, {k: v.to(device) for k, v in batch.items()}, kept)
+    for numbers, states in read_states(model, _checked(model, batches), forward):
+        with torch.no_grad(): _take_in(found, states, tokens, kept, memory, numbers)
         # glibc would keep the holes that batches of many shapes leave, and a long measurement grow until it is killed
         with contextlib.suppress(OSError, AttributeError): ctypes.CDLL(None).malloc_trim(0)
     if not found: raise ValueError("`batches` is empty: there is no text to measure")
@@ -217,6 +237,8 @@ def shrinkage_of(
 )->Shrinkage:                       # for `measure_model`
     "Σ_S of every layer and of their union, from the texts of the reference."
     found = _read_layers(model, batches, tokens, layers, memory)
+    if left := [i for m in found.values() for i in m.left_out]:
+        raise ValueError(f"`reference`: the states of text {left[0]} (counted from 0) are not finite")
     parts = {str(l): m for l, m in found.items()} | _pooled([m for l, m in found.items() if l > 0])
     covs = {}
     for name, m in parts.items():
@@ -325,7 +347,8 @@ def measure_models(
     found, read = {}, 0
     for given, label, (model, tokenizer) in zip(models, distinct(names), encoders):
         if isinstance(given, str): model.to(PartialState().device)
-        def batches_of(reading): return reading.done(text_batches(reading.texts(), tokenizer, batch_tokens, max_length))
+        def batches_of(reading):
+            return reading.done(text_batches(reading.texts(), Numbering(tokenizer), batch_tokens, max_length))
         shrinkage = None
         if reference is not None:
             with _Reading(reference(), f"{label}, reference", progress) as reading:
@@ -349,10 +372,16 @@ def _read_points(points:Points, sentences:Sequence|None=None, memory:float|None=
         read += len(part)
         if ids is not None and len(ids) < read: raise ValueError(_ids_missing(ids, name, f"at least {read:,}"))
         try: m.update(part, None, some)
-        except ValueError as e: raise ValueError(str(e).replace("`x`", f"`{name}`")) from e
+        except ValueError as e: raise row_error(e, part, name, read - len(part)) from e
     if not m.metrics.count: raise ValueError(f"`{name}` has no points")
     if ids is not None and len(ids) > read: raise ValueError(_ids_missing(ids, name, f"{read:,}"))
     return m
+
+def row_error(error:ValueError, part:Tensor, name:str, start:int)->ValueError:
+    "The same error with the name of what is read and, if it is not finite, the row."
+    wrong = (~part.double().norm(dim=1).isfinite()).nonzero()
+    where = f": row {start + int(wrong[0])}, counted from 0" if len(wrong) else ""
+    return ValueError(str(error).replace("`x`", f"`{name}`") + where)
 
 def _ids_missing(ids:np.ndarray, name:str, rows:str)->str:
     return f"`sentences` must have one id for every row: it has {len(ids):,}, and `{name}` has {rows} rows"

@@ -181,11 +181,19 @@ def _label_of(layer:str)->str: # of `measure_model`'s result
 def gaps(
     layers:dict[str,dict], # from `measure_model` or `measure_embeddings`
 )->str:                    # such as "– for emb.: the points seen have zero variance"; empty where all have values
-    "Which layers have no values, and why."
+    "Which layers have no values, and why, and which texts were left out."
     without = {}
     for layer, summary in layers.items():
         if "reason" in summary: without.setdefault(summary["reason"], []).append(_label_of(layer))
-    return "; ".join(f"– for {', '.join(names)}: {reason}" for reason, names in without.items())
+    notes, left = [f"– for {', '.join(names)}: {reason}" for reason, names in without.items()], {}
+    for layer, summary in layers.items():
+        for number in summary.get("left_out", []): left.setdefault(number, []).append(_label_of(layer))
+    if left:
+        named = ", ".join(str(number) for number in sorted(left)[:5] if number >= 0) or "not numbered"
+        layers_left = ", ".join(dict.fromkeys(name for names in left.values() for name in names))
+        notes.append(f"texts whose states are not finite are left out of {layers_left}: {len(left)} ({named}"
+                     f"{', …'*(len(left) > 5)}; counted from 0)")
+    return "; ".join(notes)
 
 # %% ../../nbs/report/04_reports.ipynb #fb8702af
 def error_note(
@@ -405,4 +413,5 @@ def save_report(
     text = page() if path.suffix == ".html" else json.dumps(asdict(found), indent=1, ensure_ascii=False)
     write_file(path, text.encode())
     return path
+
 
