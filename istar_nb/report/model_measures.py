@@ -188,7 +188,7 @@ def _checked(model:nn.Module, batches:Iterable[dict])->Iterator[dict]:
     device, mixed = next(model.parameters()).device, None
     for batch in batches:
         if mixed is None and not batch["attention_mask"].all():
-            mixed = padding_matters(model, {k: v.to(device) for k, v in batch.items()})
+            mixed = padding_matters(model, {k: v.to(device) for k, v in batch.items() if k != "text_numbers"})
             if mixed:
                 warnings.warn(f"{type(model).__name__} mixes each text with the padding after it, so what is measured "
                               "depends on `batch_tokens`: 1 reads every text by itself", stacklevel=2)
