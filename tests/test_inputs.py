@@ -10,7 +10,7 @@ from scipy.sparse import csr_matrix
 
 import istar_nb as inb
 from istar_nb.geometry.dimension import gride, two_nn
-from istar_nb.geometry.moment_streams import CKAMetric
+from istar_nb.geometry.second_moments import CKAMetric
 from istar_nb.penalties.baselines import RelativeStrength
 from istar_nb.penalties.isolayer import isotropy_loss
 from istar_nb.geometry.scores import isoscore, isoscore_unbiased
@@ -188,7 +188,6 @@ NUMBERS = [    # an argument that is a number in an interval, and a call that ta
     ("largest", lambda v: gride(CLOUD, v)), ("zeta", lambda v: inb.isoscore_star(CLOUD, torch.eye(7), v)),
     ("memory", lambda v: inb.IsotropyMetrics(memory=v)), ("memory", lambda v: inb.compare(CLOUD, CLOUD, memory=v)),
     ("d", lambda v: inb.IsotropyMetrics(v)),
-    ("groups", lambda v: inb.IsotropyMetrics(groups=v)), ("groups", lambda v: CKAMetric(3, groups=v)),
     ("d", lambda v: CKAMetric(v)), ("neighbors", lambda v: inb.compare(CLOUD, CLOUD, neighbors=v)),
     ("sample", lambda v: inb.compare(CLOUD, CLOUD, sample=v)), ("k", lambda v: inb.health(CLOUD, k=v)),
     ("margin", lambda v: inb.health(CLOUD, margin=v)), ("t", lambda v: inb.Uniformity(v)),

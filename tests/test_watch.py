@@ -104,7 +104,7 @@ def test_the_sentences_of_sentence_transformers():
         model.tokenizer.padding_side = side
         for watched in (model, model[0], model[0].auto_model):
             states.clear()
-            with watch(watched, groups=1) as seen: model.encode(sentences(60), batch_size=16)
+            with watch(watched) as seen: model.encode(sentences(60), batch_size=16)
             assert_saw(seen, list(seen.metrics)[-1], torch.cat(states))
 
 
@@ -127,7 +127,7 @@ def test_watch_and_measure_agree_on_sst2(data_dir):
     measured = measure_model(encoder.eval(), text_batches([(text,) for text in texts], tokenizer),
                              layers=[6])["6"]["isoscore"]
     model = st.SentenceTransformer(str(minilm_folder()), device="cpu")
-    with watch(model, "*layer.5", groups=1) as seen, watch(model[0].auto_model, "*layer.5", groups=1) as inner:
+    with watch(model, "*layer.5") as seen, watch(model[0].auto_model, "*layer.5") as inner:
         model.encode(texts)
     for values in (*seen.compute().values(), *inner.compute().values()):
         assert (len(texts) == 872 and abs(values["isoscore"].item() - 0.2942) < 5e-5

@@ -358,7 +358,7 @@ def watch(
     mask:str|Callable|None="attention_mask", # its argument; None: all count; or (layer, states, arguments) -> mask
     tokens:str="real",                             # which tokens count: "real", "cls" or "all"
     causal:bool|None=None,                         # whether "cls" is the last real token; None: of a causal model
-    **options,                                     # of `IsotropyMetrics`: ks, n_sigma, by, groups, memory
+    **options,                                     # of `IsotropyMetrics`: ks, n_sigma, by, memory
 )->Iterator[Watch]:                                # what was seen so far, at any time
     "Measure the activations of a running model, in training or inference, while the block lasts."
     replicated, model = isinstance(model, nn.DataParallel), _unwrapped(model)

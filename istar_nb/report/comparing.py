@@ -24,7 +24,6 @@ from ..base.progress import waiting
 from ..base.states import layer_count, layer_numbers
 from ..geometry.second_moments import cka_of_layers, cka_with_error
 from ..geometry.streaming import allowed_memory
-from ..geometry.sums import group_error, left_out_measures, one_thread, unbiased_of, values_and_errors
 from .figures import compare_figure, measure_names, png_bytes, series_figure
 from .isotropy import _check_unread, _pairs
 from .model_measures import (READINGS, Measurement, Points, _check_layers, _encoder_of,
@@ -38,25 +37,24 @@ from ..training.records import environment, finite
 # %% ../../nbs/report/09_comparing.ipynb #479f8fbf
 class Measures(NamedTuple):
     "The measures of a layer."
-    summary:dict         # as of `Measurement.summary_or_reason`
-    without:list[dict]   # name -> value without each group
-    sizes:Tensor         # (K,) points of each group
+    summary:dict                # as of `Measurement.summary_or_reason`
+    influences:dict[str,Tensor] # name -> (G,) what each text of the sample does to it
+    keys:Tensor                 # (G,) of these texts
 
 
 def _measures(m:Measurement)->Measures:
-    "The measures of a layer, with and without each group of texts."
-    groups = m.metrics.grouped().filled()
-    if len(groups.sums) < 5: return Measures(m.summary_or_reason(), [], groups.sums[:, 0, 0])
-    try:
-        with one_thread() as threads:
-            left = left_out_measures(groups, threads, **m.metrics.choices)
-            summary = m.summary(values_and_errors(groups, threads, left, **m.metrics.choices))
-    except ValueError as e:
-        return Measures(dict(count=m.metrics.count, reason=str(e)) | m.gap(), [], groups.sums[:, 0, 0])
-    others = [torch.arange(len(groups.sums)) != g for g in range(len(groups.sums))]
-    scores = [unbiased_of(groups.sums[kept], groups.d)[0] for kept in others]
-    left = [part | dict(isoscore_unbiased=score) for part, score in zip(left, scores)]
-    return Measures(summary, left, groups.sums[:, 0, 0])
+    "The measures of a layer, with the influence of every text."
+    try: found = m.metrics.measures()
+    except ValueError: return Measures(m.summary_or_reason(), {}, torch.empty(0))
+    return Measures(m.summary(found), found.influences, found.keys)
+
+
+def _paired_error(a:Measures, b:Measures, name:str)->float: # NaN where the samples have fewer than 5 texts in common
+    "The standard error of a difference, text for text."
+    both = torch.isin(a.keys, b.keys), torch.isin(b.keys, a.keys)    # keys are in ascending order
+    apart = b.influences[name][both[1]] - a.influences[name][both[0]]
+    if len(apart) < 5: return math.nan
+    return (apart.square().sum()*(max(len(a.keys), len(b.keys))/len(apart))).sqrt().item()
 
 
 def _difference(
@@ -64,18 +62,16 @@ def _difference(
     b:Measures, # of a layer of another, on the same texts
 )->dict:        # name -> the second minus the first; name_se -> its error
     "What differs between two layers, text for text."
-    found, paired = {}, len(a.without) == len(b.without) > 4
+    found = {}
     for name in measure_names:
         x, y = a.summary.get(name), b.summary.get(name)
         if x is None or y is None: continue
         found[name] = y - x
-        if f"{name}_se" not in a.summary: continue
-        if paired and name in a.without[0]:
-            left = torch.stack([(v[name] - u[name]).double() for u, v in zip(a.without, b.without)])
-            sizes = a.sizes/a.sizes.sum() + b.sizes/b.sizes.sum()
-            found[f"{name}_se"] = group_error(torch.tensor(found[name], dtype=torch.float64), left, sizes).item()
-        else: found[f"{name}_se"] = math.hypot(a.summary[f"{name}_se"] or 0, b.summary[f"{name}_se"] or 0)
+        if name in a.influences and name in b.influences: found[f"{name}_se"] = _paired_error(a, b, name)
+        elif f"{name}_se" in a.summary:
+            found[f"{name}_se"] = math.hypot(a.summary[f"{name}_se"] or 0, b.summary[f"{name}_se"] or 0)
     return finite(found)
+
 
 # %% ../../nbs/report/09_comparing.ipynb #ace4f866
 def nearest(
@@ -240,8 +236,8 @@ class Comparison(_Compared):
         "Print CKA, neighbours, and the differences of the main measures."
         for model in self.tables:
             show_table(*self.alike_table(model), f"{model} beside {self.first}: {self.source}", self.how())
-            show_table(*self.difference_table(model, _main), f"{model} minus {self.first}", "± one standard error, "
-                       "by leaving out one of eight groups of texts of both models at a time")
+            show_table(*self.difference_table(model, _main), f"{model} minus {self.first}",
+                       "± one standard error, from the same texts in both models")
         for model, layers in self.measures.items():
             if note := gaps(layers): print(f"{model}: {note}")
 

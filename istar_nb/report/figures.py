@@ -163,7 +163,9 @@ def comparison_figure(
 measure_names = {
     "isoscore": "IsoScore", "isoscore_unbiased": "IsoScore, unbiased", "mean_cosine": "mean cosine",
     "sv_anisotropy_raw": "σ₁² share, raw", "sv_anisotropy_centred": "σ₁² share, centred",
+    "sv_anisotropy_centred_corrected": "σ₁² share, corrected",
     "participation_ratio": "participation ratio", "effective_rank_centred": "effective rank, centred",
+    "effective_rank_centred_corrected": "effective rank, corrected",
     "two_nn": "TwoNN", "outlier_count": "outlier dimensions", "count": "points"}
 star_names = {"isoscore_star": "IsoScore*"}    # measured only where a ζ and a reference are given
 

@@ -39,7 +39,7 @@ class _Measured:
         "Every number as a table."
         import pandas as pd
         def numbers(summary):
-            return {name: v for name, v in summary.items() if not isinstance(v, list) and name != "groups"}
+            return {name: v for name, v in summary.items() if not isinstance(v, list) and name != "sample"}
         rows = {(model, layer): numbers(s) for model, layers in self.measures.items() for layer, s in layers.items()}
         return pd.DataFrame(list(rows.values()), pd.MultiIndex.from_tuples(rows, names=["model", "layer"]))
 

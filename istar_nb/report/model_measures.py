@@ -32,8 +32,8 @@ from ..base.progress import progress_bar, waiting
 from ..training.records import finite
 from ..base.states import HiddenStates, choose_layers, layer_count, layer_numbers, token_mask
 from ..geometry.scores import isoscore_from_cov
+from ..geometry.halves import Measures, joined
 from ..geometry.streaming import IsotropyMetrics, allowed_memory, points_of
-from ..geometry.sums import covariance_of, merged, one_thread
 from ..geometry.unbiased import sentence_numbers
 
 # %% ../../nbs/report/02_model_measures.ipynb #79f37d85
@@ -62,7 +62,7 @@ class Measurement:
     def __init__(self,
         tokens:str="real",       # one of `READINGS`
         sample:int=2000,         # points kept for the intrinsic dimension
-        of:str="whole texts",    # what is dealt to the groups that give standard errors
+        of:str="whole texts",    # what the standard errors come from
         memory:float|None=None,  # GB that the sums may take; see `IsotropyMetrics`
     ):
         kind = tokens if tokens in ("real", "all") else "real"    # one point a text, which `as_texts` makes
@@ -75,17 +75,18 @@ class Measurement:
         self.sample.update(*points_of(x, mask, self.metrics.tokens)[:2])
 
     def summary(self,
-        known:tuple[dict,dict]|None=None, # values and errors, where they have been computed
+        known:Measures|None=None, # where they have been computed
     )->dict: # name -> value; name_se -> standard error where there is one
-        "Every measure as plain numbers, with standard errors; the outlier dimensions; what the groups are."
-        values, errors = known or self.metrics.compute_with_errors()
-        with contextlib.suppress(ValueError), one_thread():    # points at equal distances have no dimension
+        "Every measure as plain numbers, with standard errors; the outlier dimensions; what the errors come from."
+        values, errors, _, keys = known or self.metrics.measures()
+        with contextlib.suppress(ValueError):    # points at equal distances have no dimension
             dimension = two_nn_with_error(self.sample.points)
             values, errors = values | dict(two_nn=dimension[0]), errors | dict(two_nn=dimension[1])
         values = {k: v.tolist() for k, v in values.items()} | dict(outliers=values["outliers"].nonzero()[:, 0].tolist())
-        values |= {f"{k}_se": v.item() for k, v in errors.items() if k != "outlier_share"}
-        groups = f"{len(self.metrics.sums)} groups of {self.of}, drawn at random"
-        return finite(values) | dict(groups=groups) | self.gap()
+        values |= {f"{k}_se": v.item() for k, v in errors.items()}
+        count = f"{len(keys):,} {self.of}"
+        sample = f"all {count}" if self.metrics.halves.whole else f"{count}, drawn at random"
+        return finite(values) | dict(sample=sample) | self.gap()
 
     def gap(self)->dict: # "left_out" alone, or nothing
         "The texts that were left out."
@@ -105,7 +106,7 @@ class Measurement:
 
     def covariance(self)->Tensor: # (d, d) float64
         "The sample covariance of all points; an error for fewer than two, or if all are the same."
-        return covariance_of(merged(self.metrics.group_sums()[:, None])[0])
+        return self.metrics.covariance()
 
 # %% ../../nbs/report/02_model_measures.ipynb #f05d2360
 class Shrinkage(NamedTuple):
@@ -158,22 +159,23 @@ def _take_in(
     numbers:Tensor,               # (B,) of the texts
 )->None:
     "Add the states of a batch to the measurements of their layers, without texts that are not finite there."
+    ids = numbers if len(numbers) and numbers.min() >= 0 else None
     for l in (chosen := states.choose(layers)):
         x, mask = states.layers[l], states.mask.bool()
         if tokens not in ("real", "all"): x, mask = as_texts(x, mask, tokens, states.causal), mask.any(1)
         if l not in found: found[l] = Measurement(tokens, memory=memory/(len(chosen) + 3))    # their union, and copies
-        try: found[l].update(x, mask)
+        try: found[l].update(x, mask, ids)
         except ValueError as e:
             good = found[l].finite_texts(x, mask, numbers)
             if good.all(): raise ValueError(str(e).replace("`x`", f"layer {l}")) from e
-            found[l].update(x[good], mask[good])
+            found[l].update(x[good], mask[good], None if ids is None else ids[good])
 
 # %% ../../nbs/report/02_model_measures.ipynb #3472b56a
 def _pooled(parts:list[Measurement])->dict[str,Measurement]: # empty for fewer than two parts or different dimensions
     "The union of layers of the same texts, from their sums."
     if len(parts) < 2 or len({m.metrics.d for m in parts}) > 1: return {}
     pooled = Measurement(parts[0].metrics.tokens, memory=parts[0].metrics.memory)
-    for m in parts: pooled.metrics.merge_state(m.metrics)
+    for m in parts: pooled.metrics.halves = joined(pooled.metrics.halves, m.metrics.halves)    # of the same texts
     samples = [m.sample.points.tensor_split(len(parts)) for m in parts]    # of the same tokens: one layer of each
     pooled.sample.points = torch.cat([part[i] for i, part in enumerate(samples)])
     return dict(pooled=pooled)

@@ -200,7 +200,7 @@ def error_note(
     layers:dict[str,dict], # from `measure_model` or `measure_embeddings`
 )->str:                    # empty where no layer has values
     "What the standard errors come from."
-    kinds = dict.fromkeys(summary["groups"] for summary in layers.values() if "groups" in summary)
+    kinds = dict.fromkeys(summary["sample"] for summary in layers.values() if "sample" in summary)
     return f"± one standard error, from {' or '.join(kinds)}" if kinds else ""
 
 # %% ../../nbs/report/04_reports.ipynb #5af84e7f
@@ -244,8 +244,10 @@ def difference_table(
 
 # %% ../../nbs/report/04_reports.ipynb #477e4b8d
 _measure_notes = [
-    ["± …", "one standard error, by leaving out one of eight groups at a time: of whole texts, or of rows where points "
-              "are measured, drawn at random"],
+    ["± …", "one standard error, from what each text of a random sample (each row, where points are measured) does to "
+              "the measure"],
+    ["corrected", "twice the value less the mean of those of two halves of the texts: without most of the bias "
+                  "of few points; shown where a half has twice as many points as dimensions"],
     ["IsoScore", "1 when the variance is equal in all directions, 0 when there is only one (Rudman et al. 2022); of "
                  "few points it is too low"],
     ["IsoScore, unbiased", "the same with unbiased estimates of the traces; it may exceed 1"],

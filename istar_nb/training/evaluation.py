@@ -25,13 +25,12 @@ from ..base.processes import all_processes
 from ..base.progress import progress_bar
 from ..penalties.regularizers import pooled_isoscore
 from .runs import padding_counts
-from ..geometry.scores import TooFew, isoscore, isoscore_from_cov
+from ..geometry.scores import TooFew, isoscore, isoscore_from_cov, ratio_score
 from .session import Session
 from ..base.states import HiddenStates, choose_layers
-from ..geometry.sums import unbiased_of
 from ..text.task_scores import answer_spread, one_answer, span_answers, task_metrics
 from ..text.tasks import Task
-from ..geometry.unbiased import unbiased_estimator
+from ..geometry.unbiased import ProductSums, jackknife_error, unbiased_estimator
 
 # %% ../../nbs/training/06_evaluation.ipynb #f89b112b
 def host_masked(
@@ -86,13 +85,20 @@ def defined(
 def _grouped_score(
     groups:list[Moments], # of points that are independent of those of the other groups
 )->dict:                  # `isoscore_unbiased` and `isoscore_unbiased_se`, plain numbers or None
-    "Unbiased IsoScore of all groups together, and its standard error, as `unbiased_of` gives them."
-    if not (known := [m for m in groups if m.count]): return dict(isoscore_unbiased=None, isoscore_unbiased_se=None)
-    means, scatters = (torch.stack(each).cpu().double() for each in zip(*((m.mean, m.scatter) for m in known)))
-    sums = means.new_zeros(len(known), known[0].d+2, known[0].d+1)
-    sums[:, 0, 0], sums[:, 0, 1:], sums[:, 2:, 1:] = means.new_tensor([m.count for m in known]), means, scatters
-    score, error = defined(lambda: torch.stack(unbiased_of(sums))) or (None, None)
-    return dict(isoscore_unbiased=score, isoscore_unbiased_se=error)
+    "Unbiased IsoScore over distinct groups, and its standard error by leaving out one of them."
+    known = [m for m in groups if m.count]
+    if sum(m.count for m in known) < 2: return dict(isoscore_unbiased=None, isoscore_unbiased_se=None)
+    means, A = (torch.stack(each).cpu().double() for each in zip(*((m.mean, m.scatter) for m in known)))
+    counts, total, nan = means.new_tensor([m.count for m in known]), pooled_moments(known), means.new_tensor(math.nan)
+    scale = (total.scatter.diagonal().max()/(total.count - 1)).sqrt().cpu()
+    if not scale > 0: return dict(isoscore_unbiased=None, isoscore_unbiased_se=None)
+    delta = (means - total.mean.cpu())/scale
+    outer = counts[:, None, None]*delta[:, :, None]*delta[:, None]
+    sums = ProductSums(counts, counts[:, None]*delta, A/scale**2 + outer)
+    traces, d = sums.traces(), total.d
+    score = ratio_score(traces, d).where(traces.squared > sums.rounding(), nan) if len(known) > 3 else nan
+    error = jackknife_error(ratio_score(sums.traces_without_each(), d)) if len(known) > 4 else nan
+    return dict(isoscore_unbiased=score.float().item(), isoscore_unbiased_se=error.float().item())
 
 # %% ../../nbs/training/06_evaluation.ipynb #87232f1b
 class LayerMoments:
