@@ -201,7 +201,7 @@ def error_note(
 )->str:                    # empty where no layer has values
     "What the standard errors come from."
     kinds = dict.fromkeys(summary["sample"] for summary in layers.values() if "sample" in summary)
-    return f"± one standard error, from {' or '.join(kinds)}" if kinds else ""
+    return f"± one standard error, from {' or '.join(kinds)}".replace(", drawn at random or", " or") if kinds else ""
 
 # %% ../../nbs/report/04_reports.ipynb #5af84e7f
 def _with_star(
