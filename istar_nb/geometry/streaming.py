@@ -24,7 +24,7 @@ from ..base.checks import check_number
 from ..base.covariance import check_covariance, check_zeta, shrink
 from ..base.points import as_points, from_numpy, has_float64
 from ..base.states import TOKENS, check_tokens, token_mask
-from .halves import (Halves, Measures, joined, keys_of, measures_of, no_halves, over_processes,
+from .halves import (Halves, Estimates, joined_halves, keys_of, measures_of, no_halves, over_processes,
                                       sums_of_halves, take_in)
 from .measures import check_outliers
 from .scores import isoscore_from_cov, isoscore_star
@@ -166,7 +166,7 @@ class StreamingMetric(Metric):
         batch.reset()
         batch._to_sync, batch.numbered = self.dist_sync_on_step, self.numbered
         batch.update(*args, **kwargs)
-        self.halves, self.numbered = joined(self.halves, batch.halves, self.memory), batch.numbered
+        self.halves, self.numbered = joined_halves(self.halves, batch.halves, self.memory), batch.numbered
         self._computed = None
         self._forward_cache = batch.compute()
         return self._forward_cache
@@ -182,7 +182,7 @@ class StreamingMetric(Metric):
         if self.d and others.d not in (0, self.d):
             raise ValueError(f"`incoming_state` has {others.d} dimensions, and the metric has seen points of {self.d}")
         if self.numbered and theirs: others = others._replace(keys=told_apart(others.keys, int(self.numbered)))
-        self.halves, self.numbered = joined(self.halves, others, self.memory), self.numbered + theirs
+        self.halves, self.numbered = joined_halves(self.halves, others, self.memory), self.numbered + theirs
         self._computed = None
 
     def covariance(self)->Tensor: # (d, d) float64
@@ -294,7 +294,7 @@ class IsotropyMetrics(StreamingMetric):
         return found.values | dict(isoscore_unbiased_se=found.errors["isoscore_unbiased"])
 
     @torch.no_grad()
-    def measures(self)->Measures: # values, errors, and what each sentence of the sample contributes to them
+    def measures(self)->Estimates: # values, errors, and what each sentence of the sample contributes to them
         "Everything at once, over all processes."
         with self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=self.sync_on_compute):
             return measures_of(self.halves, **self.choices)

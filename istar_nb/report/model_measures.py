@@ -32,7 +32,7 @@ from ..base.progress import progress_bar, waiting
 from ..training.records import finite
 from ..base.states import HiddenStates, choose_layers, layer_count, layer_numbers, token_mask
 from ..geometry.scores import isoscore_from_cov
-from ..geometry.halves import Measures, joined
+from ..geometry.halves import Estimates, joined_halves
 from ..geometry.streaming import IsotropyMetrics, allowed_memory, points_of
 from ..geometry.unbiased import sentence_numbers
 
@@ -75,7 +75,7 @@ class Measurement:
         self.sample.update(*points_of(x, mask, self.metrics.tokens)[:2])
 
     def summary(self,
-        known:Measures|None=None, # where they have been computed
+        known:Estimates|None=None, # where they have been computed
     )->dict: # name -> value; name_se -> standard error where there is one
         "Every measure as plain numbers, with standard errors; the outlier dimensions; what the errors come from."
         values, errors, _, keys = known or self.metrics.measures()
@@ -175,7 +175,7 @@ def _pooled(parts:list[Measurement])->dict[str,Measurement]: # empty for fewer t
     "The union of layers of the same texts, from their sums."
     if len(parts) < 2 or len({m.metrics.d for m in parts}) > 1: return {}
     pooled = Measurement(parts[0].metrics.tokens, memory=parts[0].metrics.memory)
-    for m in parts: pooled.metrics.halves = joined(pooled.metrics.halves, m.metrics.halves)    # of the same texts
+    for m in parts: pooled.metrics.halves = joined_halves(pooled.metrics.halves, m.metrics.halves)
     samples = [m.sample.points.tensor_split(len(parts)) for m in parts]    # of the same tokens: one layer of each
     pooled.sample.points = torch.cat([part[i] for i, part in enumerate(samples)])
     return dict(pooled=pooled)
