@@ -20,7 +20,6 @@ from istar_nb.text.batches import text_batches
 from istar_nb.report.sources import text_source
 from istar_nb.geometry.scores import isoscore, isoscore_with_error
 from istar_nb.geometry.streaming import IsoScoreMetric, IsotropyMetrics
-from istar_nb.geometry.sums import add_sums_, merged, sums_of
 from istar_nb.geometry.unbiased import jackknife_error
 from istar_nb.text.tasks import load_task
 from istar_nb.geometry.watching import repeated_blocks, watch
@@ -163,14 +162,6 @@ def test_watch_in_data_parallel_training(tmp_path):
 
 # One process
 
-def test_merging_in_any_order(corpus):
-    parts = torch.stack([sums_of(states[mask.bool()]) for states, mask in corpus])
-    orders = [torch.randperm(len(parts), generator=torch.Generator().manual_seed(i)) for i in range(5)]
-    totals = [merged(parts[order][:, None])[0] for order in orders]
-    totals.append(add_sums_(merged(parts[:7, None])[0], merged(parts[7:, None])[0]))
-    for total in totals[1:]: assert_close(total, totals[0], rtol=1e-10, atol=1e-10)
-
-
 def test_few_sentences_give_the_unbiased_score_of_the_earlier_page(corpus):
     states, mask = (torch.cat([s[:, :10] for s, _ in corpus[:4]])[:60],
                     torch.cat([m[:, :10] for _, m in corpus[:4]])[:60])
@@ -233,6 +224,14 @@ def test_values_are_those_of_points_in_memory_and_errors_nearly_those_of_the_jac
     for name in ("isoscore", "effective_rank_centred", "effective_rank_raw", "ev_5", "mean_cosine"):
         wanted = jackknife_error(torch.stack([k[name].double() for k in kept]))
         assert 0.75 < found[name]/wanted < 1.3, (name, found[name], wanted)
+
+
+def test_rows_of_a_few_long_sentences_are_not_all_kept():
+    "Ten of 20,000 rows: three are in the sample, which are too few for an error; the values are there."
+    metric, rows = IsotropyMetrics(), torch.randn(200_000, 3, generator=torch.Generator().manual_seed(0))
+    for part in torch.arange(200_000).split(30_000): metric.update(rows[part], None, part//20_000)
+    assert len(metric.points) == 60_000 and metric.count == 200_000
+    assert metric.compute()["isoscore"] > 0.99 and metric.errors()["isoscore"].isnan()
 
 
 def measure_wide(n, d):

@@ -332,6 +332,9 @@ class CKAMetric(StreamingMetric):
             return cka_with_error(x, y, cloud.sentences)
         a, b = pair_covariances(cloud)
         first, second = slice(0, self.first), slice(self.first, None)
+        for part in (first, second):
+            if not (a[part, part]*b[part, part]).sum() > rounding_of(a[part, part].diagonal().sum(), torch.float32):
+                raise ValueError("`x` or `y` has too few different points for a CKA")
         def product(a, b, rows, columns): return (a[rows, columns]*b[rows, columns]).sum()
         def value(a, b):
             xx, yy = product(a, b, first, first), product(a, b, second, second)
