@@ -68,6 +68,26 @@ def cluster(monkeypatch):
     with joined(dict(num_cpus=1), dict(num_cpus=1)) as cluster: yield cluster
 
 
+def test_names_are_those_of_the_folder_where_the_sweep_started(tmp_path, cluster, monkeypatch):
+    "A model's folder, tables of one's own and the store, all named relatively; the nodes started somewhere else."
+    monkeypatch.chdir(tmp_path)
+    write_model("tiny")
+    words = "good bad fine poor sound weak".split()
+    for name, rows in (("train.csv", 64), ("validation.csv", 16)):
+        lines = [f"a {words[i % 6]} word number {i},{i % 2}" for i in range(rows)]
+        (tmp_path/name).write_text("text,label\n" + "\n".join(lines) + "\n")
+    own = dict({k: v for k, v in base.items() if k != "task"}, model="tiny", train="train.csv", validation="validation.csv", text="text", label="label")
+    there = ray.get(ray.remote(lambda: os.getcwd()).remote())
+    assert there != str(tmp_path), "workers have a folder of their own"
+    on_ray, here = [sweep(dict(base=own, seeds=[0, 1]), executor=executor, root=root, checkpoints="checkpoints",
+                          progress=False)
+                    for executor, root in (("ray", "on_ray"), (None, "here"))]
+    assert [r.status for r in on_ray] == ["done"]*2, [r.error for r in on_ray]
+    assert [r.same for r in on_ray] == [r.same for r in here]
+    assert {path.name for path in tmp_path.iterdir()} <= {"tiny", "train.csv", "validation.csv", "on_ray", "here",
+                                                          "checkpoints"}
+
+
 def test_a_node_is_lost_and_no_run(tmp_path, cluster):
     "The records are those of one process, failures included."
     assert ray.cluster_resources()["CPU"] == 2
