@@ -19,6 +19,7 @@ from istar_nb.study.hours import at_least, gpu_hours
 from istar_nb.sweeps import selection
 from istar_nb.sweeps.grids import grid, load_sweep
 from istar_nb.sweeps.sweeps import sweep
+from istar_nb.training.records import find_record
 
 root = Path(__file__).resolve().parents[1]
 folder = root/"nbs"/"experiments"
@@ -178,6 +179,25 @@ def test_the_cell_for_gpus_can_be_carried_out(name, monkeypatch, tmp_path, store
         tuned, seeds = {(c.task, c.model) for c in asked}, {c.seed for c in asked}
         hours = hours/len(seeds) + hours*len(tuned)*len(seeds)/len(asked)
     assert f"[at least {at_least(hours)} hours](../study/10_hours.ipynb) on one H100" in text(cells[paper - 1])
+
+
+@pytest.mark.parametrize("name", shares_gpus)
+def test_the_run_that_all_gpus_share_is_one_of_the_sweep(name, monkeypatch, tmp_path):
+    "The call of the page, on two processes of the CPU; the sweep after it finds its record."
+    cell = text(pages[name][places(pages[name])[2]]).replace("full_size = False", "full_size = True")
+    [block] = [part for part in ast.parse(cell).body if isinstance(part, ast.If)]
+    last = next(i for i, part in enumerate(block.body) if "inb.train(" in ast.unparse(part))
+    of_page = ast.Module(block.body[:last + 1], [])
+    monkeypatch.chdir(tmp_path)
+    names = dict(inb=SimpleNamespace(grid=lambda spec: [cut(c) for c in grid(spec)], train=inb.train),
+                 torch=SimpleNamespace(cuda=SimpleNamespace(device_count=lambda: 2)))
+    exec(compile(of_page, name, "exec"), names)
+    small = names["inb"].grid(names["paper"])
+    [record] = inb.load_records("runs").itertuples()
+    assert record.id == small[-1].id and record.status == "done"
+    assert find_record("runs", record.id).environment["processes"] == 2
+    [found] = sweep(small[-1:], root="runs", hub=True, progress=False)
+    assert found.environment["processes"] == 2, "it is not made again"
 
 
 def test_a_how_to_of_full_size_may_download_its_model_and_task(monkeypatch):
