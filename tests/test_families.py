@@ -4,8 +4,8 @@ import torch
 import transformers
 
 from istar_nb import measure
-from istar_nb.text.encoders import tiny_tokenizer
-from istar_nb.base.states import HiddenStates, layer_count
+from istar_nb.text.encoders import text_part, tiny_tokenizer
+from istar_nb.base.states import HiddenStates, is_causal, layer_count
 from istar_nb.penalties.regularizers import IStar, UnbiasedIStar
 from istar_nb.training.runs import RunConfig
 from istar_nb.training.training import train
@@ -44,6 +44,18 @@ def made(family, words):
     else: options = ids | options
     torch.manual_seed(0)
     return kind(kind.config_class(**options)).eval()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in ("fsmt", "t5", "t5_encoder",
+                                    "xlnet")])    # which reads both ways, and whose own token is the last
+def test_a_model_is_causal_if_later_words_change_nothing(family):
+    model = text_part(family, made(family, 100))
+    ids = torch.tensor([[2, 9, 11, 13, 3], [2, 9, 11, 17, 3]])
+    mask = torch.ones_like(ids)
+    with torch.no_grad():
+        first, second = model(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states[-1]
+    assert is_causal(model) == torch.allclose(first[:3], second[:3], atol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore")
