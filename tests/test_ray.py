@@ -76,7 +76,8 @@ def test_names_are_those_of_the_folder_where_the_sweep_started(tmp_path, cluster
     for name, rows in (("train.csv", 64), ("validation.csv", 16)):
         lines = [f"a {words[i % 6]} word number {i},{i % 2}" for i in range(rows)]
         (tmp_path/name).write_text("text,label\n" + "\n".join(lines) + "\n")
-    own = dict({k: v for k, v in base.items() if k != "task"}, model="tiny", train="train.csv", validation="validation.csv", text="text", label="label")
+    own = dict({k: v for k, v in base.items() if k != "task"}, model="tiny", train="train.csv",
+               validation="validation.csv", text="text", label="label")
     there = ray.get(ray.remote(lambda: os.getcwd()).remote())
     assert there != str(tmp_path), "workers have a folder of their own"
     on_ray, here = [sweep(dict(base=own, seeds=[0, 1]), executor=executor, root=root, checkpoints="checkpoints",
