@@ -94,7 +94,8 @@ def plot_layers(
     for label, values in scores.items():
         ax.plot(range(len(values)), values, "o-", label=literal(label), color=(colors or {}).get(label))
     count = max(len(values) for values in scores.values())
-    ax.set(xlabel="layer", ylabel=ylabel, xticks=range(count), xticklabels=["emb.", *range(1, count)], ylim=(0, None))
+    ax.set(xlabel="layer", ylabel=ylabel, xticks=range(count), xticklabels=["emb.", *range(1, count)],
+           ylim=(0, 1.05*ax.dataLim.y1))
     ax.legend()
     return ax
 
@@ -130,8 +131,9 @@ def plot_training(
     "A logged value during training, one line a run."
     ax = new_axes(ax, figsize=(5, 3))
     for label, log in steps.items():
-        look = dict(label=literal(label), color=(colors or {}).get(label), lw=1.2)
+        look = dict(label=literal(label), color=(colors or {}).get(label), lw=1.2, marker="o" if len(log) < 3 else "")
         ax.plot([s["update"] for s in log], [s[quantity] for s in log], **look)
+    if not any(steps.values()): ax.text(0.5, 0.5, "too few updates to log one", ha="center", transform=ax.transAxes)
     ax.set(xlabel="update", ylabel=ylabel)
     return ax
 
