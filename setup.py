@@ -1,4 +1,5 @@
 "All settings live in settings.ini; edit there, not here."
+import re
 import shlex
 from configparser import ConfigParser
 from pathlib import Path
@@ -22,6 +23,14 @@ parser.read(here/"settings.ini", encoding="utf-8")
 cfg = parser["DEFAULT"]
 suffix = "_requirements"
 
+
+def description():
+    "README.md, whose links and images point to the repository, because a package index shows the text alone."
+    text = (here/"README.md").read_text(encoding="utf-8")
+    text = re.sub(r'(?<=src=")(?!https?:)', f"{cfg['git_url']}/raw/{cfg['branch']}/", text)
+    return re.sub(r"(?<=\]\()(?!https?:|#)", f"{cfg['git_url']}/blob/{cfg['branch']}/", text)
+
+
 setup(
     name=cfg["lib_name"], version=cfg["version"], description=cfg["description"],
     keywords=cfg["keywords"].split(), author=cfg["author"], license="Apache-2.0", url=cfg["git_url"],
@@ -33,7 +42,9 @@ setup(
     python_requires=">="+cfg["min_python"],
     install_requires=shlex.split(cfg["requirements"]),
     extras_require={key.removesuffix(suffix): shlex.split(reqs) for key,reqs in cfg.items() if key.endswith(suffix)},
-    long_description=(here/"README.md").read_text(encoding="utf-8"), long_description_content_type="text/markdown",
+    project_urls={"Documentation": cfg["doc_host"]+cfg["doc_baseurl"], "Source": cfg["git_url"],
+                  "Issues": cfg["git_url"]+"/issues", "Changes": cfg["git_url"]+"/blob/main/CHANGELOG.md"},
+    long_description=description(), long_description_content_type="text/markdown",
     entry_points={"console_scripts": shlex.split(cfg["console_scripts"]),
                   # other nbdev projects link to the names here
                   "nbdev": [f'{cfg["lib_name"]}={cfg["lib_path"]}._modidx:d']},

@@ -1,5 +1,7 @@
 "The lines that the README offers do what it says, as they are printed there."
 import re
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -41,3 +43,15 @@ def test_the_loop_trains_with_dropout_and_takes_the_reference_without():
         assert names["loss"].isfinite() and model.get_input_embeddings().weight.grad.abs().sum() > 0
         model.zero_grad()
     assert scores[True] == pytest.approx(scores[False], rel=1e-6)
+
+
+def test_a_package_index_shows_the_images_and_its_links_lead_somewhere():
+    "The long description names whole addresses, each of a file that is here."
+    text = subprocess.run([sys.executable, "setup.py", "--quiet", "--long-description"], cwd=README.parent,
+                          capture_output=True, text=True, encoding="utf-8", check=True).stdout
+    found = re.findall(r'\]\(([^)#]+)|src="([^"]+)"', text)
+    assert len(found) == len(re.findall(r'\]\([^)#]+|src="', README.read_text(encoding="utf-8"))) > 10
+    for link, image in found:
+        assert (link or image).startswith("https://")
+        kept = re.fullmatch(r"https://github.com/istar-nb/istar_nb/(blob|raw)/main/(.+)", link or image)
+        if kept: assert (README.parent/kept[2]).exists() and kept[1] == ("raw" if image else "blob")
