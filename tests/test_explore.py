@@ -10,10 +10,9 @@ import torch
 from browser import browser_page, needs_chromium
 
 from istar_nb.app import explorers as ex
-from istar_nb.app import run_explorer as rex
-from istar_nb.app import explorer_parts
 from istar_nb.geometry.measures import outlier_dimensions, spectrum
-from istar_nb.geometry.scores import isoscore, isoscore_with_error
+from istar_nb.base.covariance import participation_ratio, shrink
+from istar_nb.geometry.scores import isoscore, isoscore_from_cov, isoscore_star, isoscore_unbiased, isoscore_with_error
 from istar_nb.penalties.topology import select_bars
 
 root = Path(__file__).resolve().parents[1]
@@ -54,34 +53,45 @@ def numbers(sentence): return [float(number.replace("−", "-")) for number in r
 
 # ---- a spectrum
 
-def spectrum_sentence(reference, zeta, **variances):
+variances = {f"v{i}": value for i, value in enumerate(ex.paper_variances, 1)}
+
+
+def mixture(variances, reference, zeta):
+    batch, other = (torch.tensor(values, dtype=torch.float64).diag() for values in (variances, reference))
+    return shrink(batch, other, zeta)
+
+
+def spectrum_sentence(reference="equal", zeta=0.2, **variances):
     "What the page says, in Python's numbers."
-    found = ex.spectrum_numbers(list(variances.values()), ex.references[reference], zeta)
-    return f"Participation ratio {found.ratio:.3f} of {len(variances)} directions; IsoScore* ι = {found.isoscore:.3f}."
+    cov = mixture(list(variances.values()), ex.references[reference], zeta)
+    return (f"Participation ratio {participation_ratio(cov):.3f} of {len(variances)} directions; "
+            f"IsoScore* ι = {isoscore_from_cov(cov):.3f}.")
 
 
 @pytest.mark.parametrize("variances, zeta", [([10, 6, 4, 4, 1, 1], 0), ([5, 5, 5, 0, 0, 0], 0),
                                              ([10, 0, 0, 0, 0, 0], 0.35), ([1e-3, 2, 3, 4, 5, 6], 1)])
 @pytest.mark.parametrize("reference", ex.references)
 def test_a_spectrum_has_the_same_numbers(page, variances, zeta, reference):
+    assert page.run(f"explore.references[{json.dumps(reference)}]") == list(ex.references[reference])
     theirs = maths(page, f"spectrumNumbers({variances}, {list(ex.references[reference])}, {zeta})")
-    mine = ex.spectrum_numbers(variances, ex.references[reference], zeta)
-    assert theirs["eigenvalues"] == pytest.approx(mine.eigenvalues, rel=1e-12)
-    assert (theirs["ratio"], theirs["isoscore"]) == pytest.approx((mine.ratio, mine.isoscore), rel=1e-12, abs=1e-12)
+    cov = mixture(variances, ex.references[reference], zeta)
+    assert theirs["eigenvalues"] == pytest.approx(cov.diagonal().tolist(), rel=1e-12)
+    assert theirs["ratio"] == pytest.approx(participation_ratio(cov).item(), rel=1e-12)
+    assert theirs["isoscore"] == pytest.approx(isoscore_from_cov(cov).item(), rel=1e-6, abs=1e-7)
 
 
 def test_keys_on_a_slider_show_the_number_that_python_computes(page):
-    values = explorer_parts.defaults_of("spectrum")
-    assert reading(page, "spectrum") == spectrum_sentence(**values)
+    assert reading(page, "spectrum") == spectrum_sentence(**variances)
     page.press("ArrowLeft", "#spectrum-v1", 7)
     page.press("ArrowRight", "#spectrum-zeta", 6)
-    values |= dict(v1=9.3, zeta=0.5)
-    assert page.text("#spectrum-v1 + output") == "9.3" and reading(page, "spectrum") == spectrum_sentence(**values)
+    moved = variances | dict(v1=9.3)
+    assert page.text("#spectrum-v1 + output") == "9.3"
+    assert reading(page, "spectrum") == spectrum_sentence(zeta=0.5, **moved)
 
 
 def test_a_preset_and_a_dragged_bar(page):
     page.run("[...document.querySelectorAll('#spectrum button')].find(b => b.textContent === 'three of six').click()")
-    values = explorer_parts.defaults_of("spectrum") | explorer_parts.presets["spectrum"]["three of six"]
+    values = dict(zip(variances, [5, 5, 5, 0, 0, 0])) | dict(zeta=0)
     assert reading(page, "spectrum") == spectrum_sentence(**values)
     left, top, width, height = page.run("(r => [r.x, r.y, r.width, r.height])(document.querySelector('#spectrum "
                                         "svg').getBoundingClientRect())")
@@ -95,44 +105,56 @@ def test_what_cannot_be_scored_is_said(page):
     page.run("for (let i = 1; i <= 6; i++) { const s = document.getElementById('spectrum-v' + i); s.value = 0; "
              "s.dispatchEvent(new Event('input')) }")
     page.press("Home", "#spectrum-zeta")
-    with pytest.raises(ValueError) as error: ex.spectrum_numbers([0]*6, [4]*6)
-    assert reading(page, "spectrum") == str(error.value)
+    assert reading(page, "spectrum") == "All variances are zero: there is nothing to score."
 
 
 # ---- small batches
 
-def batches_sentence(**values):
-    found = ex.batch_numbers(**values)
-    means = ", ".join(f"{name} {np.mean(scores):.3f} (sd {np.std(scores, ddof=1):.3f})"
-                      for name, scores in zip(("plug-in", "shrunk", "unbiased"), found[1:]))
-    return f"True ι = {found.truth:.3f}. Means of {len(found.unbiased)} batches: {means}."
+batch = dict(n=32, d=64, exponent=1, zeta=0.2)
+
+def batches_of(page, n, d, exponent, zeta, reference="true", seed=0, draws=100):
+    "The page's batches, their scores, and the true one."
+    v, other = maths(page, f"powerSpectrum({d}, {exponent})"), f"explore.maths.referenceSpectrum(v, '{reference}')"
+    call = (f"(v => Array.from({{length: {draws}}}, (_, i) => {{ "
+            f"const parts = explore.maths.drawBatch({n}, v, {seed}, i); "
+            f"return [[...parts.rows], explore.maths.batchScores(parts, {other}, {zeta})] }}))({v})")
+    rows, scores = zip(*page.run(call))
+    truth = isoscore_from_cov(torch.tensor(v).double().diag()).item()
+    return np.array(rows).reshape(draws, n, d), np.array(scores).T, truth
 
 
-def test_random_numbers_are_the_same(page):
-    assert maths(page, "uniforms(1000, 7)") == ex.uniforms(1000, 7).tolist()
-    assert maths(page, "normals(999, 7)") == pytest.approx(ex.normals(999, 7).tolist(), rel=1e-12, abs=1e-15)
-    assert maths(page, "normals(10, 7, 25)") == pytest.approx(ex.normals(35, 7)[25:].tolist(), rel=1e-12, abs=1e-15)
+def batches_sentence(page, **values):
+    _, scores, truth = batches_of(page, **values)
+    means = ", ".join(f"{name} {each.mean():.3f} (sd {each.std(ddof=1):.3f})"
+                      for name, each in zip(("plug-in", "shrunk", "unbiased"), scores))
+    return f"True ι = {truth:.3f}. Means of 100 batches: {means}."
+
+
+def test_random_numbers(page):
+    "The published generator's first number for seed 0; normal numbers; and a stream that can be entered anywhere."
+    assert maths(page, "uniforms(1, 0)") == [(1144304738 + 0.5)/2**32]
+    z = np.array(maths(page, "normals(20000, 0)"))
+    assert abs(z.mean()) < 0.02 and abs(z.std() - 1) < 0.02 and abs((z**4).mean() - 3) < 0.2
+    assert maths(page, "normals(10, 0, 25)") == z[25:35].tolist()
 
 
 @pytest.mark.parametrize("n, d", [(5, 2), (6, 9), (32, 64), (40, 7), (7, 7)])
 @pytest.mark.parametrize("reference", ["true", "all equal"])
 def test_batches_have_the_same_scores(page, n, d, reference):
-    mine = ex.batch_numbers(n, d, 0.7, 0.3, reference, 5)
-    theirs = maths(page, f"powerSpectrum({d}, 0.7)")
-    script = (f"(v => Array.from({{length: {ex.draws}}}, (_, i) => "
-              f"explore.maths.batchScores(explore.maths.drawBatch({n}, v, 5, i), "
-              f"explore.maths.referenceSpectrum(v, '{reference}'), 0.3)))({theirs})")
-    assert np.array(page.run(script)).T == pytest.approx(np.array(mine[1:]), rel=1e-9, abs=1e-9)
+    batches, theirs, _ = batches_of(page, n, d, 0.7, 0.3, reference, 5, draws=10)
+    variances = np.arange(1, d+1)**-0.7
+    other = torch.tensor(variances if reference == "true" else np.full(d, variances.mean())).diag()
+    mine = [(isoscore(x), isoscore_star(x, other, 0.3), isoscore_unbiased(x)) for x in map(torch.tensor, batches)]
+    assert theirs.T == pytest.approx(np.array(mine, float), rel=1e-5, abs=1e-6)
 
 
 def test_keys_on_the_number_of_points(page):
     page.wait("document.querySelector('#batches .reading').textContent.startsWith('True')")
-    values = explorer_parts.defaults_of("batches")
-    assert reading(page, "batches") == batches_sentence(**values)
+    assert reading(page, "batches") == batches_sentence(page, **batch)
     page.press("ArrowLeft", "#batches-n", 12)
     page.wait("document.querySelector('#batches .reading').textContent.startsWith('True')")
     sentence = reading(page, "batches")
-    assert sentence == batches_sentence(**values | dict(n=20))
+    assert sentence == batches_sentence(page, **batch | dict(n=20))
     rows = np.array(page.run("[...document.querySelectorAll('#batches tbody tr')].map(r => "
                              "[...r.querySelectorAll('td')].map(c => c.textContent.replace('−', '-')))"), float)
     truth = numbers(sentence)[0]
@@ -141,8 +163,12 @@ def test_keys_on_the_number_of_points(page):
 
 # ---- a barcode
 
-def barcode_sentence(selection, rate, steps, **places):
-    found = ex.barcode_under(ex.climbed(ex.clustered_points(**places), selection, rate, steps), selection)
+def points_of(page, **places):
+    return torch.tensor(page.run(f"explore.topology.clusteredPoints({json.dumps(places)})"), dtype=torch.float64)
+
+
+def barcode_sentence(page, selection="atienza", rate=0.1, steps=0, **places):
+    found = ex.barcode_under(ex.climbed(points_of(page, **places), selection, rate, steps), selection)
     count = len(found.features)
     return (f"{count} of {len(found.bars)} bars selected; persistent entropy H = {max(0., found.entropy):.3f} "
             f"of at most {np.log(count):.3f}.")
@@ -154,9 +180,8 @@ clouds = [dict(clusters=c, points=n, spread=s, seed=seed)
 @pytest.mark.parametrize("places", clouds, ids=lambda p: f"{p['clusters']} clusters")
 @pytest.mark.parametrize("selection", ["atienza", "released", "none"])
 def test_a_barcode_has_the_same_numbers(page, places, selection):
-    x = page.run(f"explore.topology.clusteredPoints({json.dumps(places)})")
-    mine = ex.clustered_points(**places)
-    assert np.array(x) == pytest.approx(mine.numpy(), rel=1e-12, abs=1e-12)
+    mine = points_of(page, **places)
+    x = mine.tolist()
     theirs, found = page.run(f"explore.topology.barcode({x}, '{selection}')"), ex.barcode_under(mine, selection)
     assert sorted(theirs["bars"]) == pytest.approx(sorted(found.bars.tolist()), rel=1e-12)
     assert {tuple(sorted(e)) for e in theirs["edges"]} == {tuple(sorted(e)) for e in found.edges.tolist()}
@@ -178,16 +203,17 @@ def test_the_selection_agrees_on_random_barcodes(page):
 
 
 def test_gradient_steps_and_a_dragged_point(page):
-    values = explorer_parts.defaults_of("barcode")
-    assert reading(page, "barcode") == barcode_sentence(**values)
+    values = dict(clusters=3, points=20, spread=0.06, seed=0)
+    assert reading(page, "barcode") == barcode_sentence(page, **values)
     for _ in range(3): page.press("Enter", "#barcode button")
     page.press("ArrowRight", "#barcode-rate")
-    assert reading(page, "barcode") == barcode_sentence(**values | dict(steps=3, rate=0.12))
+    assert reading(page, "barcode") == barcode_sentence(page, steps=3, rate=0.12, **values)
     x, y = page.run("(r => [r.x + r.width/2, r.y + r.height/2])(document.querySelector('#barcode "
                     "circle.point').getBoundingClientRect())")
     page.drag((x, y), (x, y - 30))
     moved = reading(page, "barcode")
-    assert page.run("document.getElementById('barcode-steps').value") == "0" and moved != barcode_sentence(**values)
+    assert page.run("document.getElementById('barcode-steps').value") == "0"
+    assert moved != barcode_sentence(page, **values)
     page.run("document.querySelector('#barcode details').open = true")
     page.press("ArrowDown", "#barcode-y", 20)
     assert reading(page, "barcode") != moved
@@ -196,13 +222,26 @@ def test_gradient_steps_and_a_dragged_point(page):
 # ---- the runs
 
 @pytest.fixture(scope="module")
-def runs(): return rex.compact_runs(root/"results"/"runs")
+def runs(): return ex.compact_runs(root/"results"/"runs")
+
+
+def table_of(points):
+    "The table of settings as the page has it."
+    table = ex.run_table(points).reset_index().astype(object)
+    return table.where(table.notna(), None).to_numpy().tolist()
+
+
+def options(runs):
+    depth = max(map(len, runs["layers"]))
+    methods = dict.fromkeys(setting["method"] for setting in runs["settings"] if setting["method"] != "none")
+    return dict(data=list(dict.fromkeys(runs["data"])), method=["all", *methods],
+                layer=["pooled", "embeddings", *map(str, range(1, depth))],
+                seed=["all", *map(str, sorted(set(runs["seed"])))], show=["scores", "differences"])
 
 
 def runs_sentence(runs, show="scores", **choices):
-    points = rex.run_points(runs, **choices)
-    paired = sum(point.dx is not None for point in points)
-    return (f"{len(points)} runs in {len({point.setting for point in points})} settings; {paired} of them have a plain "
+    points = ex.run_points(runs, **choices)
+    return (f"{len(points)} runs in {points.setting.nunique()} settings; {points.dx.count()} of them have a plain "
             f"run of the same seed. Score: {runs['metric'][runs['data'].index(choices['data'])]}.")
 
 
@@ -214,60 +253,61 @@ def chosen(page, **choices):
 
 
 def test_every_choice_of_runs_has_the_same_table(page, runs):
-    options = rex.run_controls(runs)
-    for data in options["data"].options:
-        for method in options["method"].options:
-            for layer in ("pooled", "embeddings", "3"):
-                for seed in ("all", "1"):
-                    points = rex.run_points(runs, data, method, layer, seed)
-                    choice = json.dumps(dict(data=data, method=method, layer=layer, seed=seed))
-                    call = f"explore.runs.runPoints(explore.data.runs, {choice})"
-                    theirs = page.run(f"explore.runs.runTable({call})")
-                    assert [[x if x is None else pytest.approx(x, abs=1e-12) for x in row]
-                            for row in rex.run_table(points)] == theirs
+    offered = options(runs)
+    assert page.run("Object.entries(explore.controls.runs).map(([key, menu]) => [key, menu.options])") == [
+        [key, values] for key, values in offered.items()]
+    for data in offered["data"]:
+        for method in offered["method"]:
+            for layer, seed in (("pooled", "all"), ("embeddings", "1"), ("3", "all")):
+                choice = json.dumps(dict(data=data, method=method, layer=layer, seed=seed))
+                theirs = page.run(f"explore.runs.runTable(explore.runs.runPoints(explore.data.runs, {choice}))")
+                if not theirs: continue
+                assert [[x if x is None else pytest.approx(x, abs=1e-12) for x in row]
+                        for row in table_of(ex.run_points(runs, data, method, layer, seed))] == theirs
 
 
 def test_choices_among_the_runs(page, runs):
-    values = {key: choice.value for key, choice in rex.run_controls(runs).items()}
+    values = {key: choices[key == "method"] for key, choices in options(runs).items()}
     assert reading(page, "runs") == runs_sentence(runs, **values)
     assert chosen(page, method="cosreg",
                   show="differences") == runs_sentence(runs, **values | dict(method="cosreg", show="differences"))
-    rows = rex.run_table(rex.run_points(runs, values["data"], "cosreg"))
+    rows = table_of(ex.run_points(runs, values["data"], "cosreg"))
     text = page.run("[...document.querySelectorAll('#runs tbody tr')].map(r => [...r.children].map(c => "
                     "c.textContent))")
     assert [(row[0], int(row[1])) for row in text] == [(runs["settings"][row[0]]["label"], row[1]) for row in rows]
     assert ([numbers(row[4])[:1] for row in text]
             == [[] if row[5] is None else [pytest.approx(row[5], abs=6e-5)] for row in rows])
-    with pytest.raises(ValueError, match="no layer") as error: rex.run_points(runs, "scratch on cola", layer="6")
-    assert chosen(page, data="scratch on cola", method="all", layer="6", show="scores") == str(error.value)
+    said = chosen(page, data="scratch on cola", method="all", layer="6", show="scores")
+    assert said == "The encoder of scratch on cola has no layer 6."
 
 
 def test_runs_without_an_isoscore_are_left_out(page, runs):
-    data = rex.run_controls(runs)["data"].options[0]
+    data = runs["data"][0]
     first, second = [i for i, where in enumerate(runs["data"]) if where == data and runs["plain"][i] not in (-1, i)][:2]
     lacking = {runs["plain"][first], second}
     altered = runs | dict(isoscore=[None if i in lacking else x for i, x in enumerate(runs["isoscore"])],
                           layers=[[None]*len(row) if runs["data"][i] == data else row
                                   for i, row in enumerate(runs["layers"])])
-    points = rex.run_points(altered, data)
-    assert len(points) == len(rex.run_points(runs, data)) - len(lacking)
+    points = ex.run_points(altered, data)
+    assert len(points) == len(ex.run_points(runs, data)) - len(lacking)
     choice = dict(data=data, method="all", layer="pooled", seed="all")
     theirs = page.run(f"explore.runs.runPoints({json.dumps(altered)}, {json.dumps(choice)})")
-    assert [(each["x"], each["y"], each["dx"]) for each in theirs] == [(p.x, p.y, p.dx) for p in points]
-    assert rex.run_table(points)
-    with pytest.raises(ValueError, match="IsoScore in this layer"): rex.run_points(altered, data, layer="1")
+    assert [(each["x"], each["y"]) for each in theirs] == list(zip(points.x, points.y))
+    assert [each["dx"] for each in theirs] == [None if dx != dx else pytest.approx(dx, abs=1e-12) for dx in points.dx]
+    assert len(ex.run_table(points))
+    with pytest.raises(ValueError, match="IsoScore in layer 1"): ex.run_points(altered, data, layer="1")
 
 
 def test_a_placebo_is_no_run_of_its_method(page, runs):
     "Its mark is hollow, in the figure and in the table, and the legend names it."
     data = next(data for data, setting in zip(runs["data"], runs["setting"]) if runs["settings"][setting]["placebo"])
     chosen(page, data=data, method="all", layer="pooled", seed="all", show="scores")
-    points = rex.run_points(runs, data)
-    placebos = [point for point in points if runs["settings"][point.setting]["placebo"]]
+    points = ex.run_points(runs, data)
+    placebos = [setting for setting in points.setting if runs["settings"][setting]["placebo"]]
     assert 0 < len(placebos) < len(points)
     assert page.run("document.querySelectorAll('#runs circle.run').length") == len(points)
     assert page.run("document.querySelectorAll('#runs circle.run[fill=none]').length") == len(placebos)
-    kinds = list(dict.fromkeys(runs["settings"][row[0]]["kind"] for row in rex.run_table(points)))
+    kinds = list(dict.fromkeys(runs["settings"][row[0]]["kind"] for row in table_of(points)))
     legend = page.run("[...document.querySelectorAll('#runs .key .entry')].map(e => e.textContent)")
     assert legend == [*kinds, "+ mean of a setting"] and any(kind.endswith("placebo") for kind in kinds)
 

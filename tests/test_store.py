@@ -11,7 +11,7 @@ from istar_nb.report.judging import judge, read_answers, read_runs
 from istar_nb.base.files import open_root
 from istar_nb.sweeps.grids import load_records
 from istar_nb.training.records import RunRecord, find_record, iterate_records, save_record
-from istar_nb.app.run_explorer import compact_runs, run_controls, run_points
+from istar_nb.app.explorers import compact_runs, run_points
 from istar_nb.training.runs import RunConfig, schema
 from processes import FORKED, Process
 
@@ -118,13 +118,13 @@ def test_a_run_with_a_layer_without_variance_does_not_hide_the_others(tmp_path):
     runs = compact_runs(tmp_path)
     assert sorted(runs["isoscore"], key=str) == [0.2, None] and [0.1, None, 0.1] in runs["layers"]
     (name,) = set(runs["data"])
-    assert [p.x for p in run_points(runs, name)] == [0.2] and len(run_points(runs, name, layer="embeddings")) == 2
+    assert run_points(runs, name).x.tolist() == [0.2] and len(run_points(runs, name, layer="embeddings")) == 2
 
 
 @pytest.mark.parametrize("options", ([], [dict(method="none")]))
 def test_a_store_without_a_method_says_so(options, tmp_path):
     for each in options: save_record(finished(0.2, [0.1, 0.2, 0.3], **each), tmp_path)
-    with pytest.raises(ValueError, match="finished run with a method"): run_controls(compact_runs(tmp_path))
+    with pytest.raises(ValueError, match="finished run with a method"): compact_runs(tmp_path)
 
 
 def test_a_record_of_a_later_schema_is_named_as_such():

@@ -1,7 +1,7 @@
 """Make the site's explorers: `python tools/explore.py FOLDER` writes a page that works from a file, without a network.
 
-The page and its scripts are in docs/explore. This adds what comes from elsewhere: the controls and the runs, from the
-library and the store of records, and the figures of the notebooks nbs/app for readers without scripts.
+The page and its scripts are in docs/explore. This adds what comes from elsewhere: the runs, from the store of
+records, and the figures of the notebooks nbs/app for readers without scripts.
 `istar runs --explore FOLDER` writes the page of any other store.
 """
 import base64
@@ -24,7 +24,7 @@ def figures():
 
 def files():
     "Every file of the page: {name: bytes}; index.html is the page itself."
-    from istar_nb.app.run_explorer import page_files
+    from istar_nb.app.explorers import page_files
     return page_files(root/"results"/"runs") | dict(figures())
 
 

@@ -1,6 +1,6 @@
 // Explorer of small batches: what the plug-in, the shrunk and the unbiased score make of many draws of n points.
 {
-  const {maths, number, svg: make} = explore, names = ["plug-in", "shrunk", "unbiased"], draws = explore.data.draws
+  const {maths, number, svg: make} = explore, names = ["plug-in", "shrunk", "unbiased"], draws = explore.draws
   const [figure] = document.querySelectorAll("#batches svg"),
     [sentence, table] = [".reading", "tbody"].map(selector => document.querySelector(`#batches ${selector}`))
   let frame = 0

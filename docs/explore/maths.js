@@ -1,4 +1,4 @@
-// The numbers of the explorers, as istar_nb computes them; tests/test_explore.py holds both equal.
+// The numbers of the explorers; tests/test_explore.py holds them equal to those of istar_nb.
 // One function, so that its text also runs in a worker: a page opened as a file may not load a worker's script.
 const explore = {}
 
@@ -22,7 +22,7 @@ function exploreMaths() {
     return {eigenvalues, ratio, isoscore: scoreOfRatio(ratio, eigenvalues.length)}
   }
 
-  // ---- random numbers that Python repeats: mulberry32, then Box and Muller
+  // ---- seeded random numbers: mulberry32, then Box and Muller
 
   function uniform(seed, i) {
     const a = (seed + Math.imul(i + 1, 0x6D2B79F5)) | 0

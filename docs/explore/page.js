@@ -1,4 +1,4 @@
-// What the explorers share: controls made from the table that Python's explorers use too, and figures in SVG.
+// What the explorers share: controls made from the tables in controls.js, and figures in SVG.
 explore.figure = {width: 460, height: 300, left: 58, right: 12, top: 12, bottom: 40}
 
 // A number with a true minus sign, and none before a zero.
@@ -51,10 +51,10 @@ explore.start = function (name, update) {
     catch (error) { sentence.textContent = error.message; sentence.classList.add("error") }
   }
   const set = changes => { for (const [key, value] of Object.entries(changes)) controls[key].write(value); redraw() }
-  const presets = Object.entries(explore.data.presets[name] || {})
+  const presets = Object.entries(explore.presets[name] || {})
   const buttons = presets.map(([label, changes]) => explore.button(label, () => set(changes)))
   if (buttons.length) form.append(explore.element("div", {class: "presets"}, ...buttons))
-  for (const [key, control] of Object.entries(explore.data.controls[name])) {
+  for (const [key, control] of Object.entries(explore.controls[name])) {
     controls[key] = (control.options ? explore.choice : explore.slider)(`${name}-${key}`, control)
     form.append(explore.element("div", {class: "control"}, ...controls[key].row))
     controls[key].input.addEventListener("input", redraw)

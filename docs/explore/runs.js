@@ -35,7 +35,18 @@ explore.runs = (function () {
     })
   }
 
-  return {runPoints, runTable}
+  // What can be chosen among the runs of a store; at first the first method on the first data.
+  function controls(runs) {
+    const distinct = values => [...new Set(values)], depth = Math.max(...runs.layers.map(row => row.length))
+    const menu = (label, options, value = options[0]) => ({label, value, options})
+    const methods = distinct(runs.settings.map(setting => setting.method)).filter(method => method !== "none")
+    const seeds = distinct(runs.seed).sort((a, b) => a - b).map(String)
+    return {data: menu("encoder and task", distinct(runs.data)), method: menu("method", ["all", ...methods], methods[0]),
+      layer: menu("isotropy of", ["pooled", "embeddings", ...Array.from({length: depth - 1}, (_, i) => String(i + 1))]),
+      seed: menu("seed", ["all", ...seeds]), show: menu("show", ["scores", "differences"])}
+  }
+
+  return {runPoints, runTable, controls}
 })()
 
 {
@@ -98,6 +109,7 @@ explore.runs = (function () {
     }))
   }
 
+  explore.controls.runs = explore.runs.controls(runs)
   explore.start("runs", values => {
     const points = explore.runs.runPoints(runs, values), rows = explore.runs.runTable(points)
     if (!points.length) throw new Error("No run fits these choices.")

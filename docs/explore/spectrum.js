@@ -1,8 +1,8 @@
 // Explorer of a spectrum: variances and ζ against participation ratio and IsoScore*.
 {
   const {svg: make, number} = explore, [bars, ellipse] = document.querySelectorAll("#spectrum svg")
-  const names = Object.keys(explore.data.controls.spectrum).filter(key => /^v\d$/.test(key)),
-    most = explore.data.controls.spectrum.v1.high
+  const names = Object.keys(explore.controls.spectrum).filter(key => /^v\d$/.test(key)),
+    most = explore.controls.spectrum.v1.high
   let axes
 
   function drawBars(variances, reference, eigenvalues) {
@@ -32,7 +32,7 @@
   }
 
   const explorer = explore.start("spectrum", values => {
-    const variances = names.map(name => values[name]), reference = explore.data.references[values.reference]
+    const variances = names.map(name => values[name]), reference = explore.references[values.reference]
     const {eigenvalues, ratio, isoscore} = explore.maths.spectrumNumbers(variances, reference, values.zeta)
     drawBars(variances, reference, eigenvalues)
     drawEllipse(variances, eigenvalues)

@@ -67,7 +67,7 @@ def _explorer_folder(folder:Path)->Path:
 
 def _explorer(root:str, folder:Path)->str: # the page's address, to open in a browser
     "Write the page of explorers with the runs of a store to a folder."
-    from istar_nb.app.run_explorer import page_files
+    from istar_nb.app.explorers import page_files
     try: files = page_files(root)
     except ValueError as e: raise ValueError(f"--explore: {e}") from None
     for name, content in files.items(): write_file(folder/name, content)
