@@ -102,22 +102,23 @@ def test_reference_is_that_of_all_processes(tmp_path):
     torch.testing.assert_close(one, covariance(cloud()[0][:, 0]), rtol=1e-4, atol=1e-4)
 
 
-def grouped_scores(rank, parts):
+def layer_scores(rank, parts, copies):
     "Scores of sentences that the processes share, of two layers that are alike; None for a single process."
-    moments, states = LayerMoments(rows), [cloud(5.)[0]]*2
+    moments, states = LayerMoments(rows), [cloud(5.)[0].expand(-1, copies, -1)*torch.linspace(1, 2, copies)[:, None]]*2
     for numbers in parts if rank is None else [parts[rank]]:
-        moments.add(HiddenStates([s[numbers] for s in states], torch.ones(len(numbers), 1)), numbers)
+        moments.add(HiddenStates([s[numbers] for s in states], torch.ones(len(numbers), copies)), numbers)
     if rank is not None: moments.all_reduce()
-    return moments.scores(), [m.count for m in moments.groups]
+    return moments.scores()
 
 
-def test_sentences_are_in_the_same_groups_on_any_number_of_processes(tmp_path):
-    "The unbiased score and its error too; one process sees no sentence of some groups."
-    few = LayerMoments(rows).dealt.lt(3).nonzero()[:, 0].tolist()
-    parts = [few, sorted(set(range(rows)) - set(few))]
-    (a, groups), (b, _) = on_two(grouped_scores, parts, folder=tmp_path)
-    one, wanted = grouped_scores(None, parts)
-    assert a == b and groups == wanted and min(groups) >= 6 and a["tokens"] == a["sentences"] == rows
+@pytest.mark.parametrize("copies, estimator", [(1, "quadruples of sentences"), (1400, "two halves")])
+def test_an_evaluation_does_not_depend_on_the_number_of_processes(copies, estimator, tmp_path):
+    "The unbiased score and its error too; one process sees three sentences."
+    parts = [[0, 7, 30], sorted(set(range(rows)) - {0, 7, 30})]
+    a, b = on_two(layer_scores, parts, copies, folder=tmp_path)
+    one = layer_scores(None, parts, copies)
+    assert a == b and a["estimator"] == one["estimator"] == estimator
+    assert a["sentences"] == rows and a["tokens"] == rows*copies
     for name in ("isoscore", "isoscore_unbiased", "isoscore_unbiased_se"):
         assert a[name] == pytest.approx(one[name], rel=1e-5)
 

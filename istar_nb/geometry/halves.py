@@ -6,11 +6,11 @@
 __all__ = ['sample_points', 'sample_sentences', 'sample_most', 'Place', 'keys_of', 'half_of', 'in_sample', 'Halves', 'no_halves',
            'directions_of', 'take_in', 'sums_of_halves', 'joined_halves', 'over_processes', 'spectral_measures',
            'Decomposition', 'spectrum_of', 'influences', 'scaled', 'Cloud', 'cloud_of', 'pair_covariances',
-           'unbiased_of', 'Estimates', 'measures_of']
+           'smooth_error', 'unbiased_of', 'Estimates', 'measures_of']
 
 # %% ../../nbs/geometry/06_halves.ipynb #57f8dc59
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -307,9 +307,25 @@ def pair_covariances(cloud:Cloud)->list[Tensor]: # (r, r) of each half
     return found
 
 
+def smooth_error(
+    cloud:Cloud,
+    measure:Callable[[Tensor],Tensor], # of a covariance
+)->Tensor:                             # () NaN for fewer than 5 sentences
+    "The standard error of a smooth function of the covariance."
+    sums = parts_of(cloud.total)
+    with torch.inference_mode(False), torch.enable_grad():
+        cov = covariance_of(cloud.total).clone().requires_grad_()
+        slope, = torch.autograd.grad(measure(cov), cov)
+    rows = cloud.points - sums.mean
+    forms = ((rows @ slope)*rows).sum(1) - (slope*cov.detach()).sum()
+    influence = forms.new_zeros(len(cloud.keys)).index_add(0, cloud.sentences, forms)
+    return scaled(influence[:, None], cloud.lengths, round(sums.count.item())).norm()
+
+
 def unbiased_of(
     cloud:Cloud,
-)->tuple[Tensor,Tensor]: # () score, unclipped, NaN for fewer than 4 sentences; () error, NaN for halves and below 5
+    known:Tensor|None=None, # () standard error of IsoScore, where it has been computed
+)->tuple[Tensor,Tensor]:    # () score, unclipped, NaN for fewer than 4 sentences; () error, NaN for fewer than 5
     "Unbiased IsoScore from distinct sentences."
     nan = cloud.sums.new_tensor(math.nan)
     if len(cloud.keys) < 4: return nan, nan
@@ -319,8 +335,10 @@ def unbiased_of(
         error = jackknife_error(ratio_score(rows.traces_without_each(), cloud.d)) if len(cloud.keys) > 4 else nan
     else:
         a, b = pair_covariances(cloud)
-        traces, error = Traces((a*b).sum(), a.diagonal().sum()*b.diagonal().sum()), nan
+        traces = Traces((a*b).sum(), a.diagonal().sum()*b.diagonal().sum())
         rounding = rounding_of(a.diagonal().sum(), torch.float32)
+        def plain(cov): return ratio_score(Traces(cov.square().sum(), cov.diagonal().sum()**2), cloud.d)
+        error = smooth_error(cloud, plain) if known is None else known
     return torch.where(traces.squared > rounding, ratio_score(traces, cloud.d), nan), error
 
 # %% ../../nbs/geometry/06_halves.ipynb #ba8a7d95
@@ -368,8 +386,7 @@ def measures_of(
     outliers, dims = outliers_of(mean, spread/n, n_sigma, by), about_mean.values["participation_ratio"]
     direction = sums.directions/n
     cosine = (sums.directions.square().sum() - n)/(n*(n-1))
-    score, exact = unbiased_of(cloud)
-    values = dict(isoscore=(dims - 1)/(d - 1), isoscore_unbiased=score)
+    values = dict(isoscore=(dims - 1)/(d - 1))
     values |= {_centred.get(name, name): value for name, value in about_mean.values.items()}
     values |= {_raw[name]: value for name, value in about_origin.values.items() if name in _raw}
     values |= dict(mean_cosine=cosine if sums.zeros == 0 else cosine*math.nan, outlier_share=outliers.share)
@@ -381,7 +398,7 @@ def measures_of(
     found["isoscore"] = found["participation_ratio"]/(d - 1)
     errors = {name: psi.square().sum().sqrt() for name, psi in found.items()}
     if sums.zeros: errors["mean_cosine"] *= math.nan
-    errors["isoscore_unbiased"] = exact if cloud.whole else errors["isoscore"]
+    values["isoscore_unbiased"], errors["isoscore_unbiased"] = unbiased_of(cloud, errors["isoscore"])
     found["isoscore_unbiased"] = found["isoscore"]*(errors["isoscore_unbiased"]/errors["isoscore"])
     for name in corrected:
         plain = _centred.get(name, name)

@@ -19,9 +19,8 @@ from torch import Tensor
 from ..base.checks import check_number
 from ..base.points import (about_mean, as_points, check_spread, from_numpy, magnitude, peak, scalar_dtype,
                                   unit_of, working_dtype)
-from .halves import cloud_of, pair_covariances, scaled
+from .halves import cloud_of, pair_covariances, smooth_error
 from .streaming import StreamingMetric
-from .sums import covariance_of, parts_of
 from .unbiased import GroupSums, RowSums, Traces, jackknife_error, rounding_of
 
 # %% ../../nbs/geometry/09_second_moments.ipynb #d4c0e1e3
@@ -339,10 +338,4 @@ class CKAMetric(StreamingMetric):
         def value(a, b):
             xx, yy = product(a, b, first, first), product(a, b, second, second)
             return product(a, b, first, second)/(xx*yy).sqrt()
-        with torch.inference_mode(False), torch.enable_grad():
-            whole = covariance_of(cloud.total).clone().requires_grad_()
-            slope, = torch.autograd.grad(value(whole, whole), whole)
-        rows = cloud.points - parts_of(cloud.total).mean
-        forms = ((rows @ slope)*rows).sum(1) - (slope*whole.detach()).sum()
-        influence = forms.new_zeros(len(cloud.keys)).index_add(0, cloud.sentences, forms)
-        return Jackknifed(value(a, b), scaled(influence[:, None], cloud.lengths, self.count).norm())
+        return Jackknifed(value(a, b), smooth_error(cloud, lambda cov: value(cov, cov)))

@@ -377,10 +377,13 @@ def load_sweep(
 def _agreement(
     a, # a value of JSON
     b, # another one
-)->tuple[bool,set[str]]: # whether they are equal in all that both have; names only one has
-    "Compare what two records have in common: an older one may lack a quantity that is recorded since."
+)->tuple[bool,set[str]]: # whether they are equal in all that both have; names only one has, or both by other estimators
+    "Compare what two records have in common: an older one may lack a quantity, or have estimated it in another way."
     if isinstance(a, dict) and isinstance(b, dict):
-        found, alone = [_agreement(a[k], b[k]) for k in a.keys() & b.keys()], set(a.keys() ^ b.keys())
+        names, alone = a.keys() & b.keys(), set(a.keys() ^ b.keys())
+        if a.get("estimator") != b.get("estimator"):
+            alone |= names & {"estimator", "isoscore_unbiased", "isoscore_unbiased_se"}
+        found = [_agreement(a[k], b[k]) for k in names - alone]
     elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         found, alone = [_agreement(x, y) for x, y in zip(a, b)], set()
     else: return a == b, set()
