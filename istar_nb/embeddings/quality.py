@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..base.points import unit_rows
-from ..geometry.second_moments import MEMBERS, Jackknifed, MemberSums, estimate
+from ..geometry.second_moments import MEMBERS, Jackknifed, estimate, row_sums, traces_over
 from ..geometry.unbiased import RowSums, jackknife_error
 from ..report.statistics import Interval
 
@@ -45,32 +45,32 @@ def difference_verdict(
     return "not better" if high < margin else "not known"
 
 # %% ../../nbs/embeddings/02_quality.ipynb #29a5c857
-def _spread(c:MemberSums, total:Callable)->Tensor:
+def _spread(rows:RowSums, total:Callable)->Tensor:
     "The standard deviation of cosines of pairs."
-    squares, mean = (MEMBERS[name](c, total) for name in ("mean_squared_cosine", "mean_cosine"))
+    squares, mean = (MEMBERS[name](rows, total) for name in ("mean_squared_cosine", "mean_cosine"))
     return (squares - mean.square()).clamp(min=0).sqrt()
 
 
-def _evenness(c:MemberSums, total:Callable)->Tensor:
+def _evenness(rows:RowSums, total:Callable)->Tensor:
     "(Σ variance)²/(d·Σ variance²) over coordinates."
-    traces, d = c.traces(total), c.rows.s.shape[1]
-    return traces.trace_squared/(d*(traces.squared - d*MEMBERS["vicreg_covariance"](c, total)))
+    traces, d = traces_over(rows, total), rows.s.shape[1]
+    return traces.trace_squared/(d*(traces.squared - d*MEMBERS["vicreg_covariance"](rows, total)))
 
 
-def _isoscore(c:MemberSums, total:Callable)->Tensor:
-    return (MEMBERS["participation_ratio"](c, total) - 1)/(c.rows.s.shape[1] - 1)
+def _isoscore(rows:RowSums, total:Callable)->Tensor:
+    return (MEMBERS["participation_ratio"](rows, total) - 1)/(rows.s.shape[1] - 1)
 
 
 _shape = dict(mean_cosine=MEMBERS["mean_cosine"], cosine_spread=_spread,
-              cosine_offset=lambda c, total: MEMBERS["mean_cosine"](c, total)/_spread(c, total),
+              cosine_offset=lambda rows, total: MEMBERS["mean_cosine"](rows, total)/_spread(rows, total),
               isoscore_unbiased=_isoscore, evenness=_evenness)
 
 def shape_of(
     x:Tensor, # (n, d) one vector a text, n ≥ 5
 )->dict[str,Jackknifed]: # mean and spread of cosines and their ratio; IsoScore; evenness of variances, in (0, 1]
     "What vectors of unrelated texts look like, as averages over distinct texts."
-    c = MemberSums(x)
-    return {name: estimate(lambda total, of=of: of(c, total)) for name, of in _shape.items()}
+    rows = row_sums(x)
+    return {name: estimate(lambda total, of=of: of(rows, total)) for name, of in _shape.items()}
 
 # %% ../../nbs/embeddings/02_quality.ipynb #0164130d
 def cosine_quantiles(
