@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_number
-from ..base.points import (about_mean, as_points, check_spread, from_numpy, magnitude, peak, scalar_dtype,
-                                  unit_of, working_dtype)
+from ..base.points import (about_mean, as_points, check_spread, from_numpy, magnitude, scalar_dtype,
+                                  working_dtype)
 from .halves import cloud_of, pair_covariances, smooth_error
 from .streaming import StreamingMetric
 from .unbiased import RowSums, Traces, jackknife_error, rounding_of

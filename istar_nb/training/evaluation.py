@@ -121,7 +121,7 @@ class LayerMoments:
         self.union = over_processes(self.union)
 
     def unbiased(self)->dict:
-        "The unbiased score of layers 1 to L together and its standard error, None where there is none; how it was estimated."
+        "The unbiased score of layers 1 to L together, its standard error, and how they were estimated."
         found = defined(lambda: torch.stack(unbiased_of(cloud_of(self.union))).float()) if self.union.d else None
         return dict(zip(("isoscore_unbiased", "isoscore_unbiased_se"), found or [None]*2),
                     sentences=self.sentences, estimator=estimators[self.union.whole])
