@@ -167,6 +167,9 @@ def _products(
 )->Tensor:                    # (J, d, d)
     "ΣB_g δ_gʲ."
     if typical is None: return (x.T @ x)[None]
+    if len(x) < 64*len(counts):
+        weights = length_weights(lengths, typical).to(x)
+        return torch.stack([(w[:, None]*x).T @ x for w in weights.T])
     kinds = sorted(counts)
     weights = length_weights(lengths.new_tensor(kinds), typical).to(x)
     rows = x[lengths.argsort(stable=True)].split([n*counts[n] for n in kinds])
