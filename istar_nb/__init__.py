@@ -54,7 +54,12 @@ _owners = {name: module for module, names in _public.items() for name in names.s
 # %% ../nbs/api.ipynb #ed2fae7d
 def __getattr__(name:str)->object:
     "A public name of the package, from the module that owns it."
-    if name not in _owners: raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _owners:
+        from difflib import get_close_matches
+        near = {known.lower(): known for known in _owners}
+        meant = [near[match] for match in get_close_matches(name.lower(), near, 1)]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}"
+                             + "".join(f": did you mean {match!r}?" for match in meant))
     value = getattr(import_module(f"{__name__}.{_owners[name]}"), name)
     value.__doc__ = import_module(f"{__name__}._docstrings").docstrings[name]    # with arguments, errors, an example
     globals()[name] = value    # found at once the next time
