@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['sample_points', 'sample_sentences', 'sample_most', 'Place', 'keys_of', 'half_of', 'in_sample', 'Halves', 'no_halves',
-           'directions_of', 'take_in', 'sums_of_halves', 'joined_halves', 'over_processes', 'spectral_measures',
-           'Decomposition', 'spectrum_of', 'influences', 'scaled', 'Cloud', 'cloud_of', 'pair_covariances',
-           'smooth_error', 'unbiased_of', 'Estimates', 'measures_of']
+           'directions_of', 'take_in', 'sums_of_halves', 'total_of', 'joined_halves', 'over_processes',
+           'spectral_measures', 'Decomposition', 'spectrum_of', 'influences', 'scaled', 'Cloud', 'cloud_of',
+           'pair_covariances', 'smooth_error', 'unbiased_of', 'Estimates', 'measures_of']
 
 # %% ../../nbs/geometry/06_halves.ipynb #57f8dc59
 import math
@@ -136,6 +136,11 @@ def sums_of_halves(halves:Halves)->Tensor: # (2, d+2, d+1) float64
     rows = torch.arange(halves.count, device=sums.device)
     if not len(rows): return sums
     return _add_halves_(sums, halves.points, rows, halves.keys, directions_of(halves.points, rows))
+
+
+def total_of(halves:Halves)->Tensor: # (d+2, d+1)
+    "The sums of all that was seen."
+    return merged(sums_of_halves(halves)[:, None])[0]
 
 # %% ../../nbs/geometry/06_halves.ipynb #072e13fc
 def joined_halves(

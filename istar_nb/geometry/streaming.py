@@ -25,10 +25,10 @@ from ..base.covariance import check_covariance, check_zeta, shrink
 from ..base.points import as_points, from_numpy, has_float64
 from ..base.states import TOKENS, check_tokens, token_mask
 from .halves import (Halves, Estimates, joined_halves, keys_of, measures_of, no_halves, over_processes,
-                                      sums_of_halves, take_in)
+                                      take_in, total_of)
 from .measures import check_outliers
 from .scores import isoscore_from_cov, isoscore_star
-from .sums import covariance_of, inverse_norms, merged, norms_of
+from .sums import covariance_of, inverse_norms, norms_of
 
 # %% ../../nbs/geometry/07_streaming.ipynb #ce99c9f2
 def counted(
@@ -187,7 +187,7 @@ class StreamingMetric(Metric):
 
     def covariance(self)->Tensor: # (d, d) float64
         "The sample covariance of all points of this process; an error for fewer than two, or if all are the same."
-        return covariance_of(merged(sums_of_halves(self.halves)[:, None])[0])
+        return covariance_of(total_of(self.halves))
 
     def check_state(self,
         state:Mapping[str,Tensor|None], # of another metric; None or missing: not known
