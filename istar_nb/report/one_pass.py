@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ..base.matrices import matrix_parts
 from ..base.points import as_points
-from ..base.states import HiddenStates, token_mask
-from .model_measures import Measurement, Points, Sample, as_texts, row_error
+from ..base.states import HiddenStates
+from .model_measures import Measurement, Points, Sample, as_texts, row_error, take_in_layer
 from ..text.encoders import Encoder, hidden_states
 from ..training.evaluation import read_states
 
@@ -40,25 +40,17 @@ def _see_states(
     memory:float,        # GB for the sums of all layers
 )->None:
     "Add the states of a batch to what was seen of the layers, without texts whose states are not finite."
-    mask, place, chosen = states.mask.bool(), places[numbers], states.choose(layers)
+    place, chosen = places[numbers], states.choose(layers)
     kept = (place >= 0).nonzero()[:, 0]
     seen.there[place[kept]] = True
     for l in chosen:
         x, name = states.layers[l], str(l)
-        vectors = as_texts(x, mask, tokens, states.causal)
         if name not in seen.measures:
-            seen.measures[name] = Measurement(memory=memory/(len(chosen) + 3))
+            seen.measures[name] = Measurement(tokens, memory=memory/(len(chosen) + 3))
             seen.vectors[name] = torch.zeros(len(seen.there), x.shape[-1])
-        points = token_mask(mask, tokens, states.causal) if tokens in ("real", "all") else None
-        lengths = torch.ones_like(numbers) if points is None else points.sum(1).cpu()
-        m = seen.measures[name]
-        try: m.update(vectors if points is None else x[points], None, numbers.repeat_interleave(lengths))
-        except ValueError as e:
-            good = m.finite_texts(x, torch.ones_like(mask) if tokens == "all" else mask, numbers)
-            if good.all(): raise ValueError(str(e).replace("`x`", f"layer {name}")) from e
-            rows = vectors[good] if points is None else x[good][points[good]]
-            m.update(rows, None, numbers[good].repeat_interleave(lengths[good]))
-            seen.there[place[kept[~good[kept]]]] = False
+        good = take_in_layer(seen.measures[name], states, l, tokens, numbers)
+        seen.there[place[kept[~good[kept]]]] = False
+        vectors = as_texts(x, states.mask.bool(), tokens, states.causal)
         seen.vectors[name][place[kept]] = vectors[kept.to(vectors.device)].float().cpu()
 
 # %% ../../nbs/report/08_one_pass.ipynb #a2c69c53
