@@ -114,7 +114,8 @@ def _read(encoder, texts:list, layers:object, batch_size:int, max_length:int, se
         read, positions = read + len(mask), positions + mask.numel()
         bar.update(len(mask))
     bar.close()
-    for l, m in both.items(): m.metrics.halves = joined_halves(text[l].metrics.halves, padding[l].metrics.halves, memory)
+    for l, m in both.items():
+        m.metrics.halves = joined_halves(text[l].metrics.halves, padding[l].metrics.halves, memory)
     return found, positions
 
 # %% ../../nbs/report/11_audit.ipynb #ad17000f
