@@ -417,7 +417,7 @@ def test_train(method, float64, trained):
     assert_same(found, expected, sim, tolerance=1e-3)    # of AdamW's first steps few digits are equal
 
 
-@pytest.mark.parametrize("options", [dict(accumulate=2), dict(refresh="average"), dict(zeta="auto"), dict(max_points=50),
+@pytest.mark.parametrize("options", [dict(accumulate=2), dict(refresh="average"), dict(zeta="auto"),
                                      dict(per_layer=True), dict(gradient_checkpointing=True),
                                      dict(tokens="all")], ids=str)
 def test_train_with_options(options, gpu, trained):
@@ -489,7 +489,7 @@ def test_a_checkpoint_of_one_device_is_resumed_on_another(method, there, data, t
 PENALTY_STEPS = {name: dict(method=name) for name in METHODS if name not in ("none", "isolayer")} | {
     "istar without reference": dict(method="istar", zeta=0.), "istar by layer": dict(method="istar", per_layer=True),
     "istar, moving": dict(method="istar", refresh="average"), "istar, automatic": dict(method="istar", zeta="auto"),
-    "istar, thinned": dict(method="istar", max_points=50), "istar, accumulated": dict(method="istar", accumulate=2),
+    "istar, accumulated": dict(method="istar", accumulate=2),
     "entropy, accumulated": dict(method="entropy", accumulate=2)}
 
 

@@ -115,26 +115,26 @@ def test_a_measure_is_a_function_a_value_and_a_name(tmp_path):
 
 
 def method():
-    "What the page on methods prints: the class, its factory and its row."
+    "What the page on methods prints: the class and its row."
     page = ROOT/"nbs"/"howto"/"5_method.ipynb"
     defined = next(cell for cell in cells(page, "code") if cell.startswith("class VarianceShare"))
     return defined, *re.findall(r"```python\n(.*?)```", "\n".join(cells(page, "markdown")), re.S)
 
 
-def test_a_method_is_a_class_a_factory_and_a_row(tmp_path):
+def test_a_method_is_a_class_and_a_row(tmp_path):
     "As the page prints them, put into a copy of the package."
-    page, package, (defined, factory, row) = ROOT/"nbs"/"howto"/"5_method.ipynb", copied(tmp_path), method()
-    put_before(package/"training"/"methods.py", "METHODS = {", f"{factory}\n")
+    page, package, (defined, row) = ROOT/"nbs"/"howto"/"5_method.ipynb", copied(tmp_path), method()
     put_before(package/"training"/"methods.py", '    "none": Method(', row)
     with (package/"penalties"/"regularizers.py").open("a", encoding="utf-8") as file: file.write(f"\n\n{defined}\n")
 
     command = next(re.findall(r"istar (train .*--method variance.*)", cell)
                    for cell in cells(page, "markdown") if "--method variance" in cell)[0]
     words = (command.replace("minilm", "tiny-bert").split()
-             + "--limit 64 --epochs 1 --max-length 16 --root records --no-progress".split())
+             + "--power 3 --limit 64 --epochs 1 --max-length 16 --root records --no-progress".split())
     istar(tmp_path, words)
     record, = (json.loads(path.read_text(encoding="utf-8")) for path in (tmp_path/"records").glob("*.json"))
     assert (record["config"]["method"], record["config"]["lam"], record["status"]) == ("variance", 0.1, "done")
+    assert record["config"]["power"] == 3.
 
 
 def put_into(notebook, line, text):
@@ -154,12 +154,12 @@ def put_into(notebook, line, text):
 def extended(tmp_path_factory):
     "A copy of the repository with a task, a measure and a method in its notebooks, exported."
     folder, (task, function, value, name) = tmp_path_factory.mktemp("extended"), printed()
-    defined, factory, row = method()
+    defined, row = method()
     left = shutil.ignore_patterns("__pycache__", ".*", "_proc", "experiments")
     for part in ("nbs", "istar_nb", "tests"): shutil.copytree(ROOT/part, folder/part, ignore=left)
     for part in ("conftest.py", "pytest.ini", "settings.ini"): shutil.copy(ROOT/part, folder)
     for stem, line, text in [
-            ("00_regularizers", None, defined), ("01_methods", "METHODS = {", f"{factory}\n"),
+            ("00_regularizers", None, defined),
             ("01_methods", '    "none": Method(', row), ("03_tasks", '    Task("stdlib-docs"', task),
             ("04_measures", None, function),
             ("06_halves", *(f"from istar_nb.geometry.measures import{name}" for name in ("", " stable_rank_of"))),

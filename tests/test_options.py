@@ -10,7 +10,7 @@ import torch
 from istar_nb.app.cli import main
 from istar_nb.sweeps.grids import grid
 from istar_nb.sweeps.sweeps import sweep
-from istar_nb.training.methods import METHODS
+from istar_nb.training.methods import train_stage
 from istar_nb.training.runs import RunConfig
 from istar_nb.training.training import train
 from istar_nb.training.updates import fine_tuning
@@ -63,9 +63,9 @@ def test_help_shows_the_options_in_their_groups(capsys):
     with pytest.raises(SystemExit): main(["train", "--help"])
     parts = re.split(r"^(\w[^\n]*):$", capsys.readouterr().out, flags=re.M)
     groups = dict(zip(parts[1::2], parts[2::2]))
-    wanted = {"the penalty in detail": ["maxdim", "noise"], "training": ["optimizer", "schedule"],
-              "methods with modules or a head": ["activation", "patience", "stage-patience", "stage-batch-size",
-                                                 "stage-lr", "stage-weight-decay", "alpha", "smoothing"]}
+    wanted = {"the penalty in detail": ["maxdim", "noise", "slices"], "training": ["optimizer", "schedule"],
+              "methods with modules": ["activation", "stage-patience", "stage-batch-size",
+                                       "stage-lr", "stage-weight-decay", "alpha", "smoothing"]}
     for group, options in wanted.items():
         for option in options: assert f"  --{option} " in groups[group], (group, option)
     assert "--schedule linear|cosine|constant" in groups["training"]
@@ -76,7 +76,7 @@ def layer_of(made, **options):
     model, data = made
     config = RunConfig(**toy, model=model, method="isolayer", stage_epochs=12, **dict(stage_batch_size=16) | options)
     session = fine_tuning(config, data, progress=False)
-    second = METHODS["isolayer"].finish(session)
+    second = train_stage(session)
     return torch.cat([p.flatten() for p in session.bare.transform.parameters()]), second
 
 

@@ -19,13 +19,13 @@ from istar_nb import Regularizer
 
 class VarianceShare(Regularizer):
     "The sum of the squared variances of the dimensions, divided by the square of their sum."
-    def __init__(self, tokens="real"):
+    def __init__(self, tokens="real", power:float=2.):
         super().__init__()
-        self.tokens = tokens
+        self.tokens, self.power = tokens, power
 
     def forward(self, states, labels=None):
         variances = states.points(-1, self.tokens).float().var(0)
-        return (variances**2).sum()/variances.sum()**2
+        return (variances**self.power).sum()/variances.sum()**self.power
 '''
 ENTRY = "[istar_nb.penalties]\nvariance-share = my_variance:VarianceShare\n"
 
@@ -70,6 +70,20 @@ def test_an_entry_point_is_the_same_run(store):
                        "--method variance-share --tokens cls --root runs --no-progress".split(), store/"site")
     path, = (store/"runs").glob("*.json")
     assert not run.code and path.stat().st_mtime_ns == before, run.said
+
+
+def test_an_option_of_a_class_of_ones_own_is_a_parameter_of_it(store, tmp_path):
+    "It is given by its name, checked before training without importing the module, and part of the run's id."
+    words = "train stdlib-docs --model tiny-bert --limit 64 --epochs 1 --max-length 16 --no-progress".split()
+    words += ["--method", "my_variance:VarianceShare", "--root", str(tmp_path/"runs"), "--options"]
+    run = istar(store, [*words, '{"power": 3.0}'])
+    assert not run.code, run.said
+    record, = iterate_records(tmp_path/"runs")
+    assert record.config["options"] == dict(power=3.) and record.id not in {r.id for r in iterate_records(store/"runs")}
+    for given, said in (('{"pover": 3.0}', "did you mean power"), ('{"power": "high"}', "must be float"),
+                        ("power", "an object of JSON")):
+        run = istar(store, [*words, given])
+        assert run.code and said in run.said, run.said
 
 
 def test_records_are_read_without_the_module_and_of_methods_unknown_here(store, tmp_path):

@@ -2,6 +2,7 @@
 import json
 import warnings
 from dataclasses import asdict, replace
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -216,7 +217,7 @@ def test_rows_that_are_held_out_depend_on_the_limit(tmp_path):
 @pytest.mark.parametrize("options, arm", [
     (dict(max_length=64), "istar lam=1 max_length=64"), (dict(limit=1234567), "istar lam=1 limit=1234567"),
     (dict(tokens="cls"), "istar lam=1 tokens=cls"), (dict(layers=(1, 2)), "istar lam=1 layers=[1, 2]"),
-    (dict(max_points=9), "istar lam=1 max_points=9"), (dict(per_layer=True), "istar lam=1 per_layer=True")])
+    (dict(reference_points=9), "istar lam=1 reference_points=9"), (dict(per_layer=True), "istar lam=1 per_layer=True")])
 def test_an_option_of_one_arm_is_not_told_of_the_others(options, arm, tmp_path):
     scored(tmp_path)
     scored(tmp_path, 0.1, method="istar", lam=1., **options)
@@ -225,3 +226,12 @@ def test_an_option_of_one_arm_is_not_told_of_the_others(options, arm, tmp_path):
     load_records(tmp_path).to_csv(tmp_path/"runs.csv", index=False)
     assert set(read_runs(tmp_path/"runs.csv").arm) == {"none", "isolayer", arm}
     assert judge(tmp_path, "none").markdown() == judge(tmp_path/"runs.csv", "none").markdown()
+
+
+def test_every_committed_record_is_read_under_its_id():
+    "Also those that were written when a run had other fields: `from_json` computes each id anew."
+    files = sorted((Path(__file__).resolve().parents[1]/"results").rglob("runs/*.json"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = [record.id for folder in sorted({path.parent for path in files}) for record in iterate_records(folder)]
+    assert found == [path.stem for path in files] and len(found) > 1600

@@ -59,7 +59,8 @@ class Surface:
                    if isinstance(n, ast.FunctionDef) and n.name[0] == "_" and n.name in own]
         every = [*found, *(n for helper in helpers for n in ast.walk(helper))]
         calls = [n.exc for n in every if isinstance(n, ast.Raise) and isinstance(n.exc, ast.Call) and n.exc.args]
-        numbers = [n for n in every if isinstance(n, ast.Call) and ast.unparse(n.func) == "check_number"]
+        numbers = [n for n in every if isinstance(n, ast.Call) and ast.unparse(n.func) == "check_number"
+                   and isinstance(n.args[0], ast.Constant)]
         return dict.fromkeys([*((ast.unparse(call.func), message(call.args[0])) for call in calls),
                               *(("TypeError, ValueError", wanted(call)) for call in numbers)])
 

@@ -7,6 +7,7 @@ __all__ = ['Condition', 'options_of', 'Parser', 'add_command', 'carry_out']
 
 # %% ../../nbs/app/00_arguments.ipynb #6b1f7155
 import inspect
+import json
 import re
 import shutil
 import textwrap
@@ -28,7 +29,7 @@ from ..training.runs import allowed
 Condition = NewType("Condition", str) # such as task=cola
 
 _words = {int: ("N", "a whole number"), float: ("X", "a number"), Path: ("PATH", "a path"), str: ("NAME", "text"),
-          Condition: ("NAME=VALUE", "a condition")}
+          Condition: ("NAME=VALUE", "a condition"), dict: ("JSON", "an object of JSON")}
 
 def _wanted(kind:object)->tuple[list,list,bool]: # names to choose from; types of a value; whether there are several
     "What an option's annotation asks for."
@@ -47,6 +48,7 @@ def _read_value(
     if text == "None" and NoneType in types: return None
     for each in _words:
         with suppress(ValueError):
+            if each is dict and dict in types: return dict(json.loads(text))
             if each in types: return each(text)
     wanted = " or ".join([_words[each][1] for each in types if each in _words] + [", ".join(choices)]*bool(choices))
     raise ArgumentTypeError(f"must be {'one of '*(len(choices) > 1)}{wanted}, not {text!r}{near(text, choices)}")
@@ -109,7 +111,9 @@ def options_of(
         if not is_dataclass(kind): yield typed, kind, default, beside.get(name, "")
         else:
             comments = _comments(kind)
-            for f in fields(kind): yield f.name, f.type, getattr(default, f.name, f.default), comments.get(f.name, "")
+            for f in fields(kind):
+                help = comments.get(f.name) or f.metadata.get("help", "")
+                yield f.name, f.type, getattr(default, f.name, f.default), help
 
 # %% ../../nbs/app/00_arguments.ipynb #8b055de9
 def _filled(text:str, width:int)->str:

@@ -167,8 +167,8 @@ commands = dict(demo=demo_command, measure=measure_command, compare=compare_comm
                 judge=judge_command, tasks=tasks_command)
 
 # %% ../../nbs/app/03_cli.ipynb #9c1eb4e3
-_run_groups = dict(task="data", model="model, method and strength", zeta="the penalty in detail",
-                   depth="methods with modules or a head", epochs="training")
+_run_groups = dict(task="data", model="model, method and strength", epochs="training", zeta="the penalty in detail",
+                   depth="methods with modules")
 _groups = dict(demo=dict(out="the demo") | _run_groups, tasks={}, runs=dict(root="runs", every_epoch="the table"),
                compare=dict(a="what is compared", tokens="how it is measured", out="report, progress and data"),
                health=dict(model="what is examined", pairs="labels that judge it", dims="how it is examined",

@@ -8,6 +8,7 @@ __all__ = ['RandomDirection', 'Placebo', 'turned', 'TurnedPlacebo', 'ramp', 'abo
 # %% ../../nbs/penalties/05_controls.ipynb #8fabec8a
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -177,8 +178,8 @@ def about_own_means(
 class OwnMeans(IStar):
     "I-STAR on all positions, text and padding each about its own mean: without the direction between the two."
     def __init__(self,
-        zeta:float=0.2,  # shrinkage ζ in [0, 1]
-        **options,       # of `IStar`; `tokens` is always "all"
+        zeta:float|Literal["auto"]=0.2,  # shrinkage ζ in [0, 1]; "auto": each batch's ζ*
+        **options,                      # of `IStar`; `tokens` is always "all"
     ):
         super().__init__(zeta, **{"tokens": "all"} | options)
         if self.tokens != "all":

@@ -10,7 +10,7 @@ __all__ = ['Regularizer', 'show_update', 'check_regularizer', 'pooled_isoscore',
 import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -298,13 +298,13 @@ def _moved(penalty:"IStar", states:HiddenStates, parts:list[list[int]])->Tensor:
 class IStar(_Referenced):
     "I-STAR (Rudman & Eickhoff 2024): 1 - IsoScore* of the union of all layers' tokens."
     def __init__(self,
-        zeta:float|str=0.2,                     # shrinkage ζ in [0, 1], the paper's 0.2 … 0.8; "auto": each batch's ζ*
+        zeta:float|Literal["auto"]=0.2,         # shrinkage ζ in [0, 1], the paper's 0.2 … 0.8; "auto": each batch's ζ*
         cov_ref:Tensor|None=None,               # (d, d) Σ_S, or (L, d, d) with `per_layer`; None: `collect` makes it
         layers:int|Iterable[int]|str|None=None, # which layers; None for all but the embeddings, "all" for all
         tokens:str="real",                      # "real", "cls", or "all" to count padding as the released code does
         per_layer:bool=False,                   # average one score per layer instead of scoring the union
         scope:str="global",                     # "global": the batch of all processes; "local": each its own
-        reference_points:int=250_000,                 # points behind Σ_S, over all processes
+        reference_points:int=250_000,           # points behind Σ_S, over all processes
         average:float|None=None,                # weight in (0, 1] of a batch in a moving Σ_S; None: `collect` alone
         target:float|None=None,                 # score in (0, 1) to pull toward, (ln ι - ln target)²; None for 1 - ι
         precision:str="highest",                # "medium": its own products may round factors, to bfloat16 or TF32

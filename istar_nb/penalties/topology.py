@@ -9,6 +9,7 @@ __all__ = ['SELECTIONS', 'label_faults', 'EdgeLengths', 'edge_lengths', 'h0_bars
 # %% ../../nbs/penalties/02_topology.ipynb #b690d056
 import math
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -359,7 +360,7 @@ class _Prepared(_Kept):
 class EntropyRegularizer(_Prepared):
     "Minus the persistent entropy of the [CLS] states of every class (*Shrink the longest*, Section 4)."
     def __init__(self,
-        selection:str="atienza", # which bars: "atienza", "released" or "none"; see `select_bars`
+        selection:Literal["atienza", "released", "none"]="atienza", # which bars count as features; see `select_bars`
         by_class:bool=True,      # sum over classes, as the paper does; False: one barcode of the batch, without labels
         normalize:bool=False,    # divide each entropy by the logarithm of the number of its bars
         layer:int=-1,            # whose [CLS] states; -1 for the last

@@ -21,7 +21,7 @@ from ..text.encoders import quiet
 from .evaluation import evaluate
 from ..base.checks import check_number
 from ..base.files import absolute, check_writable, folder_beside, local_folder, local_path
-from .methods import begin_of, method_of
+from .methods import begin_of, method_of, train_stage
 from ..base.modes import joinable_accelerators
 from ..base.programs import check_alone, collect_rarely, place_of_process, start_together
 from ..base.progress import progress_bar
@@ -87,9 +87,9 @@ def run_epochs(
 def make_record(session:Session)->RunRecord:
     "The record of a finished session, after the second stage of a method that has one."
     rows, found, task = session.data, session.data.data, session.data.task
-    if (finish := method_of(session.config.method).finish) is not None:
+    if method_of(session.config.method).stage:
         start, stopped = time.monotonic(), {} if session.best is None else restore_best(session)
-        second = finish(session)
+        second = train_stage(session)
         session.epochs.append(evaluated(session) | stopped | second)
         clock(session, start)
     data = dict(source=found.source, **session.origin, note=found.note,
