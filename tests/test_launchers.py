@@ -2,6 +2,7 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,28 @@ def test_a_launcher_joins_its_processes_where_there_is_no_accelerator(launcher, 
     two, one = find_record(tmp_path/"runs", config.id), train(config, tmp_path/"one", data, progress=False)
     assert (two.environment["processes"], one.environment["processes"]) == (2, 1)
     assert two.score == one.score and two.epochs[-1]["isoscore"] == pytest.approx(one.epochs[-1]["isoscore"], rel=1e-4)
+    assert not list((tmp_path/"runs"/"checkpoints").iterdir())
+
+
+def test_two_machines_of_two_processes_train_like_one(made, tmp_path):
+    "Two agents of torchrun, which meet at a port, each with two processes; they share the folder of the store."
+    config, data, words = made
+    program = Path(sys.executable).parent/"istar"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    def agent(rank):
+        command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc_per_node", "2",
+                   "--node_rank", str(rank), "--master_addr", "127.0.0.1", "--master_port", str(port), "--no-python",
+                   program, "train", *words, "--checkpoint-every", "2"]
+        return subprocess.Popen(command, cwd=tmp_path, env=without_accelerate(os.environ | ALONE), encoding="utf-8",
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    agents = [agent(rank) for rank in (0, 1)]
+    said = [each.communicate(timeout=600)[0] for each in agents]
+    assert [each.returncode for each in agents] == [0, 0] and "".join(said).count("record: runs/") == 1, said
+    four, one = find_record(tmp_path/"runs", config.id), train(config, tmp_path/"one", data, progress=False)
+    assert (four.environment["processes"], one.environment["processes"]) == (4, 1)
+    assert four.score == one.score and four.epochs[-1]["isoscore"] == pytest.approx(one.epochs[-1]["isoscore"], rel=1e-4)
     assert not list((tmp_path/"runs"/"checkpoints").iterdir())
 
 
