@@ -43,14 +43,16 @@ def between_share(
     parts = [parts_of(total_of(part)) for part in both]
     count = sum(part.count for part in parts)
     mean = sum(part.count*part.mean for part in parts)/count
-    sums = [(p.count, p.count*(p.mean - mean), p.scatter.trace() + p.count*(p.mean - mean).square().sum()) for p in parts]
+    sums = [(p.count, p.count*shift, p.scatter.trace() + p.count*shift.square().sum())
+            for p, shift in zip(parts, (part.mean - mean for part in parts))]
     with torch.enable_grad():
         totals = [torch.stack(each).requires_grad_() for each in zip(*sums)]
         value = _share(*totals)
         slopes = torch.autograd.grad(value, totals)
     last = min(2**63 - 1 if part.whole else int(part.keys.max()) for part in both)    # up to it both samples have all
     kept = [(part.keys <= last).nonzero()[:, 0] for part in both]
-    texts = torch.cat([part.keys[rows] for part, rows in zip(both, kept)]).unique(return_inverse=True)[1].to(count.device)
+    keys = torch.cat([part.keys[rows] for part, rows in zip(both, kept)])
+    texts = keys.unique(return_inverse=True)[1].to(count.device)
     effects = []
     for part, rows, of_count, of_sum, of_square in zip(both, kept, *slopes):
         points = part.points[rows.to(count.device)].to(mean) - mean
@@ -93,7 +95,7 @@ class Audit(Isotropy):
 
 # %% ../../nbs/report/11_audit.ipynb #ad17000e
 def _read(encoder, texts:list, layers:object, batch_size:int, max_length:int, seed:int, progress:bool,
-          memory:float|None)->tuple[dict[str,dict[int,Measurement]],int]: # part -> layer -> measurement; positions in all
+          memory:float|None)->tuple[dict[str,dict[int,Measurement]],int]: # part -> layer -> clouds; positions in all
     "One pass over the texts."
     device, positions, read = next(encoder.model.parameters()).device, 0, 0
     found, memory = {part: {} for part in PARTS}, allowed_memory(memory, 1/2)
