@@ -151,6 +151,15 @@ def declared(*keys):
     return {re.match(r"[\w.-]+", requirement)[0].lower() for key in keys for requirement in settings[key].split()}
 
 
+def test_every_requirement_is_imported_and_somebody_says_what_for():
+    contributing = (root/"CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = contributing.partition("## What each package is for")[2].partition("\n## ")[0]
+    named = {name.lower() for name in re.findall(r"`([\w.-]+)`(?=[^|\n]*\|.*\|)", table)}
+    used = {known.lower() for path in modules.values() for name in imports(path)
+            for known in distributions().get(name.partition(".")[0], [])}
+    assert named == declared("requirements") and named <= used
+
+
 distributions = functools.cache(packages_distributions)   # it reads every package's list of files
 
 
