@@ -10,7 +10,7 @@ import time
 import torch
 from harness import store
 from istar_nb.report.model_measures import measure_model
-from istar_nb.text.batches import text_batches
+from istar_nb.text.features import text_batches
 from istar_nb.text.encoders import load_encoder
 from istar_nb.text.tasks import load_task
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model

@@ -12,7 +12,7 @@ import IsoScore.IsoScore as published
 import torch
 from harness import ratio, store, timed
 from istar_nb.base.covariance import covariance
-from istar_nb.base.precision import format_of, products_in
+from istar_nb.base.modes import format_of, products_in
 from istar_nb.geometry.scores import isoscore_star
 
 

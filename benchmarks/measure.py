@@ -22,7 +22,7 @@ def job(kind, task, data_dir, limit):
 
     from istar_nb.text.encoders import load_encoder
     from istar_nb.report.model_measures import measure_model
-    from istar_nb.text.batches import text_batches
+    from istar_nb.text.features import text_batches
     from istar_nb.text.tasks import load_task
     data = load_task(task, data_dir)
     texts = [tuple(row[c] for c in data.task.texts) for row in data.train[:limit]]

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from harness import store
 from istar_nb import load_task
-from istar_nb.base.progress import progress_bar
+from istar_nb.base.programs import progress_bar
 from istar_nb.embeddings.quality import recalls
 from istar_nb.embeddings.reading import sentence_vectors
 from istar_nb.embeddings.variants import variants

@@ -55,9 +55,9 @@ from .penalties.integrations import ReferenceCallback as ReferenceCallback
 from .penalties.sentence_losses import IsotropyLoss as IsotropyLoss
 from .text.tasks import Task as Task
 from .text.tasks import load_task as load_task
-from .text.packaged import minilm_folder as minilm_folder
 from .text.features import encode as encode
 from .text.features import Collator as Collator
+from .text.encoders import minilm_folder as minilm_folder
 from .text.encoders import load_encoder as load_encoder
 from .text.encoders import hidden_states as hidden_states
 from .training.runs import RunConfig as RunConfig

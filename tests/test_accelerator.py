@@ -29,7 +29,7 @@ from istar_nb.penalties.isolayer import IsoBN, IsoLayer, JointLoss, isotropy_los
 from istar_nb.geometry.measures import (effective_rank, explained_variance, high_variance_dimensions, mean_activation,
                                         mean_cosine, outlier_dimensions, partition_score, spectrum, sv_anisotropy)
 from istar_nb.report.model_measures import measure_model
-from istar_nb.text.batches import text_batches
+from istar_nb.text.features import text_batches
 from istar_nb.base.modes import accelerators, random_state, same_random_state, set_random_state
 from istar_nb.training.pretrain_runs import PretrainConfig
 from istar_nb.training.pretraining import pretrain

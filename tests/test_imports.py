@@ -58,11 +58,6 @@ def test_folders_stay_small_and_so_do_most_cells():
     assert all(len(list((root/"nbs"/folder).glob("[0-9]*.ipynb"))) <= 12 for folder in FOLDERS)
 
 
-def test_every_notebook_is_in_the_table():
-    named = set(re.findall(r"`(\d\d_\w+)`", (root/"docs"/"notebooks.md").read_text(encoding="utf-8")))
-    assert named == {path.stem for path in numbered}, "docs/notebooks.md has the table"
-
-
 @pytest.mark.parametrize("module", modules)
 def test_imports_point_downward_and_never_to_the_tools(module):
     floor = {name: (FOLDERS.index(path.parent.name), int(path.stem[:2])) for name, path in notebooks.items()}

@@ -584,7 +584,7 @@ def test_sentence_transformers_with_several_datasets(tmp_path):
     from datasets import Dataset
     try: from sentence_transformers.sentence_transformer.losses import AdaptiveLayerLoss, MultipleNegativesRankingLoss
     except ImportError: from sentence_transformers.losses import AdaptiveLayerLoss, MultipleNegativesRankingLoss
-    from istar_nb.text.packaged import minilm_folder
+    from istar_nb.text.encoders import minilm_folder
     own = st.SentenceTransformer(str(minilm_folder()), device="cpu")
     own.model_card_data.widget = [dict(text="")]
     lines = [row["sentence"] for row in texts.train[:24]]

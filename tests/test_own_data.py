@@ -11,7 +11,7 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
 from istar_nb.app.cli import main
-from istar_nb.report.sources import text_source
+from istar_nb.app.measuring import text_source
 from istar_nb.text.frames import read_alike, read_splits
 from istar_nb.training.records import answers_of, iterate_records
 from istar_nb.training.runs import RunConfig

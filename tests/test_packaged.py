@@ -9,7 +9,7 @@ from scipy.stats import spearmanr
 
 from istar_nb.text.encoders import load_encoder
 from istar_nb.report.isotropy import measure
-from istar_nb.text.packaged import join_parts, mpnet_files, mpnet_folder, mpnet_parts
+from istar_nb.text.encoders import join_parts, mpnet_files, mpnet_folder, mpnet_parts
 from istar_nb.training.runs import RunConfig
 from istar_nb.text.tasks import load_task
 from istar_nb.training.training import train
@@ -38,7 +38,7 @@ def test_the_encoder_has_the_size_of_bert_base(mpnet):
 @wanted
 def test_a_file_that_was_changed_is_refused(tmp_path):
     "A copy of the folder, with one byte of the configuration changed, is not read."
-    from istar_nb.text.packaged import check_files
+    from istar_nb.text.encoders import check_files
     small = {name: sha for name, sha in mpnet_files.items() if name != "model.safetensors"}
     for name in small: (tmp_path/name).write_bytes((mpnet_folder()/name).read_bytes())
     check_files(tmp_path, small)

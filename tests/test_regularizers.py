@@ -10,7 +10,7 @@ from istar_nb.penalties.baselines import CosReg, RelativeStrength, Uniformity, V
 from istar_nb.base.covariance import covariance
 from istar_nb.geometry.dimension import two_nn
 from istar_nb.text.encoders import hidden_states, load_encoder
-from istar_nb.base.precision import check_precision, format_of, product_format, products_in
+from istar_nb.base.modes import check_precision, format_of, product_format, products_in
 from istar_nb.penalties.regularizers import IStar, UnbiasedIStar, batch_zeta
 from istar_nb.penalties.spread import GOR, FroSSL, KoLeo, SIGReg
 from istar_nb.geometry.scores import isoscore, isoscore_star, isoscore_unbiased, reference_of

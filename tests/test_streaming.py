@@ -16,8 +16,8 @@ from istar_nb.text.encoders import load_encoder
 from istar_nb.geometry.measures import (effective_rank, explained_variance, mean_activation, mean_cosine,
                                         outlier_dimensions, sv_anisotropy)
 from istar_nb.report.model_measures import measure_embeddings
-from istar_nb.text.batches import text_batches
-from istar_nb.report.sources import text_source
+from istar_nb.text.features import text_batches
+from istar_nb.app.measuring import text_source
 from istar_nb.geometry.scores import isoscore, isoscore_with_error
 from istar_nb.geometry.streaming import IsoScoreMetric, IsotropyMetrics
 from istar_nb.geometry.unbiased import jackknife_error

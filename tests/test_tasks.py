@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from istar_nb.text.features import Collator, encode
-from istar_nb.text.stdlib_docs import TOPICS, stdlib_docs, stdlib_sentences
+from istar_nb.text.tasks import TOPICS, stdlib_docs, stdlib_sentences
 from istar_nb.text.task_scores import span_answers, task_metrics
 from istar_nb.text.tasks import TASKS, content_hash, load_task
 

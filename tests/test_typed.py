@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from istar_nb.app import cli
-from istar_nb.app.arguments import _sections, options_of
+from istar_nb.app.cli import _sections, options_of
 from istar_nb.app.cli import commands, main
 from istar_nb.sweeps.grids import load_records
 from istar_nb.text.encoders import load_encoder

@@ -12,11 +12,11 @@ from torch.testing import assert_close
 from transformers import LongformerConfig, LongformerModel
 
 from istar_nb.text.encoders import load_encoder
-from istar_nb.text.packaged import minilm_folder
+from istar_nb.text.encoders import minilm_folder
 from istar_nb.report.isotropy import measure
 from istar_nb.geometry.scores import isoscore
 from istar_nb.report.model_measures import measure_model
-from istar_nb.text.batches import text_batches
+from istar_nb.text.features import text_batches
 from istar_nb.geometry.watching import watch
 from istar_nb.text.tasks import load_task
 

@@ -32,7 +32,7 @@ def without_dropout(model):
 def sentence_pairs(rows):
     "MiniLM as sentence-transformers has it, without dropout, and a labelled pair for every two rows."
     from datasets import Dataset
-    from istar_nb.text.packaged import minilm_folder
+    from istar_nb.text.encoders import minilm_folder
     from sentence_transformers import SentenceTransformer
     model, half = without_dropout(SentenceTransformer(str(minilm_folder()), device="cpu")), len(rows)//2
     model.model_card_data.widget = [dict(text="")]

@@ -57,3 +57,30 @@ def page(text, every):
     picture = [f'<figure>{drawing(every)}</figure>\n\nA line leads up to a room from each room that it imports.']
     lines = [f"- [{room.title}]({room.path.name}): {room.said}" for room in every]
     return "\n\n".join([text.strip(), *picture*any(room.uses for room in every), "\n".join(lines)]) + "\n"
+
+
+FOLDERS = ("base", "geometry", "penalties", "text", "training", "sweeps", "report", "embeddings", "app", "study")
+INTRO = """# All notebooks
+
+> What each notebook is about
+
+The library is exported from notebooks, each of which defines, explains and tests one thing. They are in folders, in the
+order in which they build on one another; in a folder, numbers rise with what a notebook builds on. Good ones to start with
+are [`05_isotropy`](../nbs/report/05_isotropy.ipynb) for measuring a model,
+[`00_regularizers`](../nbs/penalties/00_regularizers.ipynb) for changing isotropy,
+[`09_training`](../nbs/training/09_training.ipynb) for training, and
+[`10_judging`](../nbs/report/10_judging.ipynb) for judging results. The [pages of the papers' tables and
+figures](../nbs/experiments/findings.ipynb) and of our own questions are in `experiments`, and
+[`api`](../nbs/api.ipynb) has the names of `import istar_nb`.
+"""
+
+
+def table(root):
+    "docs/notebooks.md: every numbered notebook with its subtitle, folder by folder."
+    parts = [INTRO.strip()]
+    for folder in FOLDERS:
+        title = (root/"docs"/"explanation"/folder/"index.md").read_text(encoding="utf-8").split("\n")[0].strip("# ")
+        lines = [f"- [`{room.path.stem}`](../nbs/{folder}/{room.path.name}): {room.said}"
+                 for room in rooms(root/"nbs"/folder, root/"istar_nb") if room.path.stem[0].isdigit()]
+        parts += [f"## {title}", "\n".join(lines)]
+    return "\n\n".join(parts) + "\n"

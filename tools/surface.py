@@ -1,4 +1,5 @@
-"""What editors and `help` know of the names of `import istar_nb`: `python tools/surface.py` writes both files.
+"""What editors and `help` know of the names of `import istar_nb`, and the list of notebooks: `python tools/surface.py`
+writes all three files.
 
 `__init__.pyi` says which module has a name. `_docstrings.py` has a docstring for each, made of the first line and the
 comments that its notebook has, of the errors that its code raises, and of the examples that run in nbs/api.ipynb.
@@ -10,6 +11,7 @@ from pathlib import Path
 from textwrap import indent
 
 import nbformat
+import rooms
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from docs_api import Module, called, kind_of, parameters
@@ -86,7 +88,8 @@ class Surface:
         lines = [f"from .{module} import {name} as {name}" for name, module in self.owners.items()]
         entries = [f"    {name!r}: {self.docstring(name)!r}," for name in self.owners]
         return {self.package/"__init__.pyi": "\n".join([HEAD, "__version__: str", *lines, ""]),
-                self.package/"_docstrings.py": "\n".join([HEAD, "docstrings = {", *entries, "}", ""])}
+                self.package/"_docstrings.py": "\n".join([HEAD, "docstrings = {", *entries, "}", ""]),
+                self.package.parent/"docs"/"notebooks.md": rooms.table(self.package.parent)}
 
 
 def wanted(call):

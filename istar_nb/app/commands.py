@@ -17,11 +17,11 @@ from itertools import count
 from pathlib import Path
 from typing import Annotated, Literal
 
-from .arguments import Condition
 from ..base.files import local_folder, local_path, write_file
 from ..base.checks import near
 from ..base.programs import place_of_process
-from ..base.progress import waiting
+from ..base.programs import waiting
+from ..sweeps.executors import Resources
 from ..training.records import RunRecord
 from ..training.runs import RunConfig, task_of
 from ..text.tasks import TASKS
@@ -228,16 +228,7 @@ def sweep_command(
     selection_seeds: tuple[int, ...] = (0,),  # seeds of the runs that are compared first
     retry_failed: bool = False,               # rerun failed runs
     dry_run: bool = False,                    # only show what would be run
-    processes_per_run: int = 1, # processes that train a run together; each takes a GPU where there are GPUs
-    # number of runs at once (executor "processes"); default: one for every GPU, or two cores, that a process has
-    workers: int | None = None,
-    threads: int | None = None,               # compute threads of a process; default: its share of the cores
-    # address of the cluster (executor "ray"); default: RAY_ADDRESS, or a cluster on this machine
-    address: str | None = None,
-    cpus_per_run: float | None = None, # cores reserved for a run ("ray", "slurm"); default: one per process
-    # GPUs reserved for a run ("ray", "slurm"); with a fraction, runs share one; default: with Ray one per process
-    gpus_per_run: float | None = None,
-    slurm: tuple[Condition, ...] = (), # options of submitit, such as slurm_partition=gpu,timeout_min=600
+    resources: Resources = Resources(),
 )->None:
     """Carry out the runs of a grid that have no record yet.
 
@@ -247,12 +238,9 @@ def sweep_command(
         istar sweep grid.yaml --processes-per-run 2
         istar sweep grid.yaml --select 0.1
     """
-    check_positive(workers=workers, threads=threads, processes_per_run=processes_per_run)
     check_file("grid", grid)
     _check_folders(places)
-    options = asdict(places) | dict(seeds=seeds, executor=executor, retry_failed=retry_failed,
-                                    processes_per_run=processes_per_run, workers=workers, threads=threads,
-                                    address=address, cpus_per_run=cpus_per_run, gpus_per_run=gpus_per_run, slurm=slurm)
+    options = asdict(places) | vars(resources) | dict(seeds=seeds, executor=executor, retry_failed=retry_failed)
     _sweep(local_path(grid), select, selection_seeds, dry_run, options)
 
 # %% ../../nbs/app/01_commands.ipynb #ca442d74

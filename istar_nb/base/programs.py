@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['collect_rarely', 'end_after', 'place_of_process', 'check_alone', 'meeting_place', 'place_variables', 'can_fork',
-           'launched', 'start_together', 'watched', 'Team', 'Lasting']
+           'launched', 'start_together', 'watched', 'Team', 'Lasting', 'progress_bar', 'waiting']
 
 # %% ../../nbs/base/06_programs.ipynb #b0c1d2e2
 import contextlib
@@ -16,10 +16,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from multiprocessing import current_process, parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from tqdm import auto, std
 
 import istar_nb
 
@@ -222,3 +226,50 @@ class Lasting:
         "Send everything to nowhere once nobody reads it."
         try: yield
         except BrokenPipeError: os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
+
+# %% ../../nbs/base/06_programs.ipynb #a4b078b3
+_times = WeakKeyDictionary()    # stream -> when its last line was written
+
+class _Lines:
+    "A stream that writes what bars draw as lines, one every so many seconds at most."
+    def __init__(self, stream, every:float): self.stream, self.every = stream, every
+
+    def write(self, text:str)->None:
+        "One drawing, without the characters that move the cursor; nothing where it only clears the bar."
+        drawn, now = text.replace("\x1b[A", "").strip(), time.monotonic()
+        if not drawn or now - _times.get(self.stream, -self.every) < self.every: return
+        _times[self.stream] = now
+        self.stream.write(f"{drawn}\n")
+
+    def flush(self)->None: self.stream.flush()
+
+# %% ../../nbs/base/06_programs.ipynb #e4922324
+def _has_no_width(stream)->bool:
+    "Whether this is a terminal that does not say how wide it is, such as one of a container: a bar would be empty."
+    try: return os.get_terminal_size(stream.fileno()).columns == 0
+    except (AttributeError, OSError, ValueError): return False    # no terminal
+
+
+def progress_bar(
+    items:Iterable|None,   # to go through; None for a bar that is updated by hand
+    text:str,              # in front of it
+    shown:bool=True,       # False for a bar that is not seen
+    every:float=30.,       # seconds between two lines in a file or a pipe, of all bars
+    **options,             # of tqdm, such as `total`, `initial` and `unit`
+)->std.tqdm:               # an iterable with `update`, `set_postfix` and `close`
+    "A bar where it can be drawn again in its place, else a line from time to time."
+    stream = sys.stderr
+    options.update(desc=text, leave=False, disable=not shown or stream is None)
+    notebook = type(stream).__module__.startswith("ipykernel")
+    if notebook or stream is None or stream.isatty():
+        width = dict(ncols=80) if _has_no_width(stream) else dict(dynamic_ncols=True)
+        return (auto if notebook else std).tqdm(items, mininterval=1, **width, **options)
+    return std.tqdm(items, file=_Lines(stream, every), position=0, miniters=1, mininterval=min(1, every), **options)
+
+# %% ../../nbs/base/06_programs.ipynb #62984537
+def waiting(
+    text:str,         # what is being done
+    shown:bool=True,  # False for a line that is not seen
+)->std.tqdm:          # a context manager
+    "A line that stays while something is done that has no steps to count."
+    return progress_bar(None, text, shown, bar_format="{desc} …")

@@ -27,8 +27,8 @@ from .variants import check_dims, variants
 from ..geometry.measures import outlier_dimensions
 from ..geometry.second_moments import Jackknifed, class_variances
 from ..report.figures import literal, png_bytes, signed, style
-from ..report.model_measures import _model_label
-from ..report.reports import Section, _html_page, save_report, show_table, with_error
+from ..report.model_measures import model_label
+from ..report.reports import Section, html_page, save_report, show_table, with_error
 from ..training.records import environment, finite
 
 # %% ../../nbs/embeddings/04_health.ipynb #596c6c42
@@ -290,7 +290,7 @@ def _health_page(found:_Examined)->str: # HTML
                 Section("What the vectors are like", _how, [*columns, "what it means"], rows)]
     plt.close(fig)
     versions = ", ".join(f"{name} {version}" for name, version in found.environment["versions"].items())
-    return _html_page(f"Is {found.model} healthy for retrieval?", sections, lead=found.source, footer=versions)
+    return html_page(f"Is {found.model} healthy for retrieval?", sections, lead=found.source, footer=versions)
 
 # %% ../../nbs/embeddings/04_health.ipynb #80fe1559
 class Health(_Examined):
@@ -341,7 +341,7 @@ def _embedded(model:object, texts:Iterable|None, hub:bool, tokens:str|None, max_
         raise ValueError(f"`texts`: the vector of {listed[numbers[int(wrong[0])]]!r:.60} is not finite")
     if isinstance(model, (str, Path)): return vectors, asked, Path(model).name or str(model)
     inner = model[0] if isinstance(model, tuple) else getattr(model[0], "auto_model", model)
-    return vectors, asked, _model_label(inner) if hasattr(inner, "config") else type(inner).__name__
+    return vectors, asked, model_label(inner) if hasattr(inner, "config") else type(inner).__name__
 
 
 def _source_of(asked:Questions, how:str)->str:

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from ..base.matrices import matrix_parts
 from ..base.points import as_points
-from ..base.progress import progress_bar, waiting
-from ..report.model_measures import Points, _encoder_of, as_texts
-from ..text.batches import Numbering, text_batches
+from ..base.programs import progress_bar, waiting
+from ..report.model_measures import Points, find_encoder, as_texts
+from ..text.features import Numbering, text_batches
 from ..text.encoders import Encoder, hidden_states, local_source, quiet
 from ..training.evaluation import read_states
 
@@ -118,11 +118,11 @@ def sentence_vectors(
         if _is_sentence_model(given) and tokens is not None: given = given, given.tokenizer
         own = given if _is_sentence_model(given) else None
         if isinstance(given, str) and tokens is None: own = _sentence_model(given, hub)
-    if own is None: return _from_encoder(_encoder_of(given, hub), texts, tokens or "mean", max_length, progress)
+    if own is None: return _from_encoder(find_encoder(given, hub), texts, tokens or "mean", max_length, progress)
     x, massive = _in_roles(own, texts, roles or [""]*len(texts), progress), {}
     if hasattr(own[0], "auto_model"):
         few = texts[::-(-len(texts)//500)]
-        massive = _from_encoder(_encoder_of((own[0].auto_model, own.tokenizer), hub), few, "mean", max_length, False)
+        massive = _from_encoder(find_encoder((own[0].auto_model, own.tokenizer), hub), few, "mean", max_length, False)
         massive = massive.massive
     prompts = " with the model's prompts"*any((own.prompts or {}).values())
     return Vectors(torch.from_numpy(x), massive, f"as sentence-transformers makes them{prompts}")

@@ -22,7 +22,7 @@ from ..base.checks import check_number
 from ..base.covariance import Moments, check_covariance, check_zeta
 from ..base.modes import same_buffers, same_random_state
 from ..base.points import from_numpy, working_dtype
-from ..base.precision import check_precision, format_of, products_in
+from ..base.modes import check_precision, format_of, products_in
 from ..base.processes import check_scope, process_count, processes_of
 from ..geometry.scores import (GramIsoScore, PooledIsoScore, Reference, TooFew, check_facts, few_points,
                                       pooled_covariance, reference_of)

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from ..base.checks import check_number
-from ..base.progress import progress_bar, waiting
+from ..base.programs import progress_bar, waiting
 from ..base.states import layer_count, layer_numbers
 from ..geometry.halves import Halves, joined_halves, scaled, total_of
 from ..geometry.streaming import allowed_memory, points_of
 from ..geometry.sums import parts_of
-from .isotropy import Isotropy, _pairs
-from .model_measures import Measurement, _check_layers, _encoder_of, _pooled
-from .reports import _label_of, error_note, gaps, show_table, with_error
-from ..text.batches import cut_note, random_batches
+from .isotropy import Isotropy, text_tuples
+from .model_measures import Measurement, check_layers, find_encoder, _pooled
+from .reports import layer_label, error_note, gaps, show_table, with_error
+from ..text.features import cut_note, random_batches
 from ..text.encoders import hidden_states
 from ..training.evaluation import read_states
 from ..training.records import environment, finite
@@ -87,7 +87,7 @@ class Audit(Isotropy):
     def show(self)->None:
         "Print the three scores of every layer, and what lies between text and padding."
         def score(part, layer): return with_error(self.measures[part].get(layer, {}), "isoscore_unbiased", 3)
-        rows = [[_label_of(layer), *(score(part, layer) for part in PARTS), with_error(both, "between_share", 3)]
+        rows = [[layer_label(layer), *(score(part, layer) for part in PARTS), with_error(both, "between_share", 3)]
                 for layer, both in self.measures["text and padding"].items()]
         notes = filter(None, [gaps(self.measures["padding"]), error_note(self.measures["text"])])
         show_table(["layer", *(f"IsoScore of {part}" for part in PARTS), "variance between text and padding"], rows,
@@ -135,10 +135,10 @@ def audit(
     "What isotropy would be if padding counted, in batches as a training makes them that does not sort by length."
     batch_size = check_number("batch_size", batch_size, "[1, inf)", whole=True)
     seed = check_number("seed", seed, whole=True)
-    texts, layers = list(_pairs(texts)), layer_numbers(layers)
-    with waiting("loading the model", progress): encoder = _encoder_of(model, hub)
+    texts, layers = list(text_tuples(texts)), layer_numbers(layers)
+    with waiting("loading the model", progress): encoder = find_encoder(model, hub)
     name = model if isinstance(model, str) else type(encoder.model).__name__
-    _check_layers(name, layers, layer_count(encoder.model))
+    check_layers(name, layers, layer_count(encoder.model))
     found, positions = _read(encoder, texts, layers, batch_size, max_length, seed, progress, memory)
     real = max(m.metrics.count for m in found["text"].values())
     source = (f"{name}: {len(texts):,} texts in random batches of {batch_size}{cut_note(max_length)}; "

@@ -20,18 +20,18 @@ from ..base.checks import check_number
 from ..base.files import local_path
 from ..base.matrices import row_keys
 from ..base.points import unit_rows
-from ..base.progress import waiting
+from ..base.programs import waiting
 from ..base.states import layer_count, layer_numbers
 from ..geometry.second_moments import cka_of_layers, cka_with_error
 from ..geometry.streaming import allowed_memory
 from .figures import compare_figure, measure_names, png_bytes, series_figure
-from .isotropy import _check_unread, _pairs
-from .model_measures import (READINGS, Measurement, Points, _check_layers, _encoder_of,
-                                            _model_label, _Reading, distinct)
+from .isotropy import check_unread, text_tuples
+from .model_measures import (READINGS, Measurement, Points, check_layers, find_encoder,
+                                            model_label, TextReading, distinct)
 from .one_pass import Seen, draw_sample, places_of, see_model, see_points
-from .reports import (Section, _html_page, _label_of, error_note, gaps, measure_table, save_report,
+from .reports import (Section, html_page, layer_label, error_note, gaps, measure_table, save_report,
                                      show_table, with_error)
-from ..text.batches import Numbering, cut_note, text_batches
+from ..text.features import Numbering, cut_note, text_batches
 from ..training.records import environment, finite
 
 # %% ../../nbs/report/09_comparing.ipynb #479f8fbf
@@ -185,12 +185,12 @@ class _Compared:
 
     def alike_table(self, model:str)->tuple[list[str],list[list[str]]]: # heads; a row a layer of the first model
         names = [n for n in _alike_names if any(n in row for row in self.alike[model].values())]
-        rows = [[_label_of(l), *(_label_of(row[n]) if n == "layer" else with_error(row, n) for n in names)]
+        rows = [[layer_label(l), *(layer_label(row[n]) if n == "layer" else with_error(row, n) for n in names)]
                 for l, row in self.alike[model].items()]
         return ["layer", *map(_alike_names.get, names)], rows
 
     def difference_table(self, model:str, names:Sequence[str]=tuple(measure_names))->tuple[list[str],list[list[str]]]:
-        rows = [[_label_of(l), *(_signed(d, n) for n in names)] for l, d in self.differences[model].items()]
+        rows = [[layer_label(l), *(_signed(d, n) for n in names)] for l, d in self.differences[model].items()]
         return ["layer", *map(measure_names.get, names)], rows
 
     def frame(self):    # pandas DataFrame: a row a model and layer of the first; columns of `alike`, and differences
@@ -221,7 +221,7 @@ def _comparison_page(found:_Compared)->str: # HTML
         notes = ". ".join(filter(None, [gaps(layers), error_note(layers)]))
         sections.append(Section(model, notes, *measure_table(layers)))
     versions = ", ".join(f"{name} {version}" for name, version in found.environment["versions"].items())
-    return _html_page(f"{' and '.join(found.measures)} compared", sections, lead=found.source, footer=versions)
+    return html_page(f"{' and '.join(found.measures)} compared", sections, lead=found.source, footer=versions)
 
 # %% ../../nbs/report/09_comparing.ipynb #3c3cc980
 class Comparison(_Compared):
@@ -275,14 +275,14 @@ def _models_seen(models:list, texts:list, options:dict, hub:bool, tokens:str, la
                  progress:bool)->dict[str,Seen]: # label -> what was seen
     "Read the texts with every model, of which two are loaded before any is read with."
     from accelerate import PartialState
-    with waiting("loading the models", progress): early = [_encoder_of(m, hub) for m in models[:2]]
-    names = [m if isinstance(m, str) else _model_label(m[0]) for m in models]
+    with waiting("loading the models", progress): early = [find_encoder(m, hub) for m in models[:2]]
+    names = [m if isinstance(m, str) else model_label(m[0]) for m in models]
     places, seen = places_of(draw_sample(len(texts), sample), len(texts)), {}
     for i, (given, label) in enumerate(zip(models, distinct([Path(n).name or n for n in names], names))):
-        encoder = early[i] if i < 2 else _encoder_of(given, hub)
-        _check_layers(label, layers, layer_count(encoder.model))
+        encoder = early[i] if i < 2 else find_encoder(given, hub)
+        check_layers(label, layers, layer_count(encoder.model))
         if isinstance(given, str): encoder.model.to(PartialState().device)
-        with _Reading(iter(texts), label, progress) as reading:
+        with TextReading(iter(texts), label, progress) as reading:
             batches = text_batches(reading.texts(), Numbering(encoder.tokenizer), **options)
             seen[label] = see_model(encoder, reading.done(batches), places, tokens, layers, memory, sample)
         early[i:i+1] = [None]*(i < 2)
@@ -310,7 +310,7 @@ def compare(
     things = [str(m) if isinstance(m, Path) else m for m in [a, *(b if isinstance(b, list) else [b])]]
     memory = allowed_memory(memory, 1/2)
     if texts is None: return _compared(*_rows_seen(things, sample, memory, tokens, layers), neighbors)
-    listed, options = list(_pairs(texts)), dict(batch_tokens=batch_tokens, max_length=max_length)
+    listed, options = list(text_tuples(texts)), dict(batch_tokens=batch_tokens, max_length=max_length)
     seen = _models_seen(things, listed, options, hub, tokens, layer_numbers(layers), sample, memory, progress)
     point = dict(cls=", a text: its first token, of a causal model its last", last=", a text: its last token")
     said = f"{len(listed):,} text{'s'*(len(listed) != 1)}, tokens: {tokens}{point.get(tokens, '')}"
@@ -334,7 +334,7 @@ def _rows_seen(things:list, sample:int, memory:float, tokens:str,
     "Read files of points, or matrices, whose rows are of the same texts."
     if any(isinstance(t, tuple) or isinstance(t, str) and not local_path(t).is_file() for t in things):
         raise TypeError("`texts` is missing: models are compared on texts, and only files of points without any")
-    _check_unread(tokens, layers)
+    check_unread(tokens, layers)
     labels = [t if isinstance(t, str) else f"points {i}" for i, t in enumerate(things, 1)]
     _check_order(labels, [row_keys(thing) if isinstance(thing, str) else {} for thing in things])
     found, counts = zip(*(see_points(thing, sample, memory, label) for thing, label in zip(things, labels)))

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['READINGS', 'Texts', 'Points', 'Sample', 'Measurement', 'Shrinkage', 'check_reference', 'as_texts', 'take_in_layer',
-           'measure_model', 'shrinkage_of', 'distinct', 'measure_models', 'row_error', 'measure_embeddings',
-           'measure_clouds']
+           'pooled_summary', 'measure_model', 'shrinkage_of', 'distinct', 'check_layers', 'model_label', 'find_encoder',
+           'TextReading', 'measure_models', 'row_error', 'measure_embeddings', 'measure_clouds']
 
 # %% ../../nbs/report/02_model_measures.ipynb #5c459b36
 import contextlib
@@ -23,13 +23,13 @@ from torch import Tensor, nn
 
 from ..base.covariance import check_zeta, shrink
 from ..geometry.dimension import two_nn_with_error
-from ..text.batches import Numbering, text_batches
+from ..text.features import Numbering, text_batches
 from ..text.encoders import Encoder, fit_tokenizer, hidden_states, load_encoder, padding_matters, text_part
 from ..training.evaluation import read_states
 from ..base.files import local_path
 from ..base.matrices import matrix_parts
 from ..base.points import as_points, working_dtype
-from ..base.progress import progress_bar, waiting
+from ..base.programs import progress_bar, waiting
 from ..training.records import finite
 from ..base.states import HiddenStates, choose_layers, layer_count, layer_numbers, token_mask
 from ..geometry.scores import isoscore_from_cov
@@ -194,7 +194,10 @@ def _pooled(parts:list[Measurement])->dict[str,Measurement]: # empty for fewer t
     pooled.sample.points = torch.cat([part[i] for i, part in enumerate(samples)])
     return dict(pooled=pooled)
 
-def _pooled_summary(parts:list[Measurement], shrinkage:Shrinkage|None=None)->dict[str,dict]: # empty where no union is
+def pooled_summary(
+    parts:list[Measurement],        # one a layer
+    shrinkage:Shrinkage|None=None,  # reference and ζ of IsoScore*
+)->dict[str,dict]:                  # empty where no union is
     "Measures of the union of layers."
     return {name: m.summary_or_reason() | _star(m, shrinkage, name) for name, m in _pooled(parts).items()}
 
@@ -240,7 +243,7 @@ def measure_model(
     "Every measure of every layer in one pass, of the model in eval mode; its modes are left as they were."
     found = _read_layers(model, batches, tokens, layers, memory)
     summaries = {str(l): m.summary_or_reason() | _star(m, shrinkage, str(l)) for l, m in (bar or iter)(found.items())}
-    return summaries | _pooled_summary([m for l, m in found.items() if l > 0], shrinkage)
+    return summaries | pooled_summary([m for l, m in found.items() if l > 0], shrinkage)
 
 # %% ../../nbs/report/02_model_measures.ipynb #3a5b05bd
 def shrinkage_of(
@@ -282,19 +285,28 @@ def _readable(
 Texts = Iterator[tuple[str,...]]
 
 # %% ../../nbs/report/02_model_measures.ipynb #b15cafc6
-def _check_layers(name:str, layers:tuple[int,...]|str|None, last:int|None)->None:
+def check_layers(
+    name:str,                         # of the model, for the error
+    layers:tuple[int,...]|str|None,   # what is asked for
+    last:int|None,                    # number of the model's last layer; None where its configuration does not say
+)->None:
     "An error for a layer that a model does not have."
     if last is None: raise ValueError(f"{name}: its configuration does not say how many layers it has for text")
     try: choose_layers(layers, last + 1)
     except ValueError as e: raise ValueError(f"{name}: {e}") from None
 
 # %% ../../nbs/report/02_model_measures.ipynb #90e81a41
-def _model_label(model:nn.Module)->str:
+def model_label(
+    model:nn.Module, # loaded
+)->str:
     "The folder or hub name of a loaded model, or its class where it has none."
     return Path(model.config.name_or_path or "").name or type(model).__name__
 
 # %% ../../nbs/report/02_model_measures.ipynb #fe3dcca9
-def _encoder_of(model:str|tuple, hub:bool)->Encoder:
+def find_encoder(
+    model:str|tuple, # a name, or a model and its tokenizer
+    hub:bool,        # allow downloads
+)->Encoder:
     "A model by its name, or one in memory with its tokenizer."
     if isinstance(model, str): return load_encoder(model, hub=hub)
     if not (isinstance(model, tuple) and len(model) == 2 and isinstance(model[0], nn.Module)):
@@ -312,7 +324,7 @@ def _encoder_of(model:str|tuple, hub:bool)->Encoder:
     return Encoder(module, tokenizer)
 
 # %% ../../nbs/report/02_model_measures.ipynb #fc84be8e
-class _Reading(contextlib.ExitStack):
+class TextReading(contextlib.ExitStack):
     "The texts of a measurement, and how far it has come."
     def __init__(self, texts:Texts, label:str, progress:bool):
         super().__init__()
@@ -357,9 +369,9 @@ def measure_models(
     models, layers = [str(m) if isinstance(m, Path) else m for m in models], layer_numbers(layers)
     zeta = check_reference(zeta, reference)
     with waiting("loading the model" + "s"*(len(models) > 1), progress):
-        encoders = [_encoder_of(m, hub) for m in models]
-    names = [m if isinstance(m, str) else _model_label(encoder.model) for m, encoder in zip(models, encoders)]
-    for name, encoder in zip(names, encoders): _check_layers(name, layers, layer_count(encoder.model))
+        encoders = [find_encoder(m, hub) for m in models]
+    names = [m if isinstance(m, str) else model_label(encoder.model) for m, encoder in zip(models, encoders)]
+    for name, encoder in zip(names, encoders): check_layers(name, layers, layer_count(encoder.model))
     found, read = {}, 0
     for given, label, (model, tokenizer) in zip(models, distinct(names), encoders):
         if isinstance(given, str): model.to(PartialState().device)
@@ -367,9 +379,9 @@ def measure_models(
             return reading.done(text_batches(reading.texts(), Numbering(tokenizer), batch_tokens, max_length))
         shrinkage = None
         if reference is not None:
-            with _Reading(reference(), f"{label}, reference", progress) as reading:
+            with TextReading(reference(), f"{label}, reference", progress) as reading:
                 shrinkage = shrinkage_of(zeta, model, batches_of(reading), tokens, layers, memory)
-        with _Reading(texts(), label, progress) as reading:
+        with TextReading(texts(), label, progress) as reading:
             found[label] = measure_model(model, batches_of(reading), tokens, layers, memory, reading.layers, shrinkage)
         read = reading.read
     return found, read

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 
 from .executors import Event, Job, Resources, executors
 from .grids import Plan, duration, grid, plan, show_plan, terminal, whole_numbers, with_seeds
+from ..base.checks import near
 from ..base.files import absolute, folder_beside
 from ..base.programs import check_alone
 from ..training.records import RunRecord, find_record, other_origin, remedy
@@ -133,7 +134,7 @@ def _go_through(plan:Plan, execute, job:Job, places:Resources, progress:bool)->d
 
 # %% ../../nbs/sweeps/02_sweeps.ipynb #ed620cc0
 def _stored(config:RunConfig, job:Job, failures:Mapping)->RunRecord|None:
-    "The record of a run; where the store has none, or a file that is none, the failure to which that led."
+    "The record of a run from the store, or its failure where the store has no readable one."
     try: return find_record(job.root, config.id) or failures.get(config.id)
     except (ValueError, TypeError): return failures.get(config.id)
 
@@ -163,40 +164,42 @@ def _stages(configs:Sequence[RunConfig])->list[Sequence[RunConfig]]:
 
 
 # %% ../../nbs/sweeps/02_sweeps.ipynb #2d15f0ef
+_job_options = ("data_dir", "hub", "checkpoint_every", "retry_failed", "remake")    # fields of `Job` that are passed on
+
+def _sorted_options(options:dict)->tuple[dict,Resources]:
+    "What belongs to the `Job` and what to the `Resources` of a sweep; an error for anything else."
+    known = [*_job_options, *Resources.__dataclass_fields__]
+    if odd := [name for name in options if name not in known]:
+        raise TypeError(f"sweep has no option `{odd[0]}`{near(odd[0], known)}: it takes {', '.join(known)}")
+    places = {name: tuple(value) if name == "slurm" else value for name, value in options.items()
+              if name not in _job_options}
+    return {name: options[name] for name in _job_options if name in options}, Resources(**places)
+
+
 def sweep(
     spec:str|Path|Mapping|Sequence,  # grid, as YAML file or in Python; see `grid`
     seeds:Sequence[int]|None=None,   # seeds of every run; None for those of the grid
     executor:Literal["local", "processes", "ray", "slurm"]|None=None, # None: local, or processes if there are several
     root:str|Path="runs",            # folder or fsspec URL for records
-    data_dir:str|Path|None=None,     # folder with the tasks' files; None for `ISTAR_DATA`
-    hub:bool=False,                  # allow downloads from the Hugging Face hub
     checkpoints:str|Path|None=None,  # local folder for unfinished runs; None: checkpoints in a local root, else in runs
-    checkpoint_every:int|None=None,  # updates between checkpoints; None for one at the end of every epoch
-    retry_failed:bool=False,         # rerun failed runs
-    remake:bool=False,               # rerun runs whose record comes from other data or weights
     dry_run:bool=False,              # only show what there is to do
     progress:bool=True,              # show how far it is
-    processes_per_run:int=1,         # processes that train a run together; each takes a GPU where there are any
-    workers:int|None=None,           # runs at once; None for one for every GPU or two cores that a process has
-    threads:int|None=None,           # compute threads of a process; None for its share, or torch's own number
-    restarts:int=2,                  # how often a run is put back after a process of it has died
-    address:str|None=None,           # ray: address of the cluster; None for RAY_ADDRESS, or else one of this machine
-    cpus_per_run:float|None=None,    # ray, slurm: cores reserved for a run; None for one a process
-    gpus_per_run:float|None=None,    # ray, slurm: GPUs likewise; None: ray one a process if it has any, slurm none
-    slurm:Sequence[str]=(),          # slurm: options of submitit, such as "slurm_partition=gpu", "timeout_min=600"
+    **options,                       # of `Job`, such as hub and checkpoint_every, and of `Resources`, such as workers
 )->list[RunRecord]:                  # of all runs of the grid that have one, in its order
     "Carry out the runs of a grid that have no record yet."
     check_alone("a sweep")
-    places = Resources(workers, threads, restarts, address, cpus_per_run, gpus_per_run, processes_per_run, tuple(slurm))
+    given, places = _sorted_options(options)
     execute = _executor(executor, places)
     configs = grid(spec) if seeds is None else with_seeds(grid(spec), whole_numbers(seeds, "seeds"))
-    data_dir, folder = data_dir or os.environ.get("ISTAR_DATA"), str(folder_beside(root, "checkpoints", checkpoints))
-    models = os.environ.get("ISTAR_MODELS")
-    job = Job(absolute(root), data_dir and absolute(data_dir), hub, folder, checkpoint_every, retry_failed, remake,
-              started_in=os.getcwd(), models=models and absolute(models))
+    for name, variable in (("data_dir", "ISTAR_DATA"), ("models", "ISTAR_MODELS")):
+        folder = given.get(name) or os.environ.get(variable)
+        given[name] = folder and absolute(folder)
+    job = Job(absolute(root), checkpoints=str(folder_beside(root, "checkpoints", checkpoints)), started_in=os.getcwd(),
+              **given)
     failures = {}
     for part in ([configs] if dry_run else _stages(configs)):
-        planned = _current(plan(part, job.root, retry_failed), job)
+        planned = _current(plan(part, job.root, job.retry_failed), job)
         if dry_run: show_plan(planned)
         else: failures |= _go_through(planned, execute, job, places, progress)
     return [record for c in configs if (record := _stored(c, job, failures)) is not None]
+

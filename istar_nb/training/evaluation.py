@@ -24,7 +24,7 @@ from ..geometry.measures import spectrum, sv_anisotropy
 from ..base.modes import evaluating
 from ..base.points import check_finite, has_float64, host_numbers, peak, scalar_dtype
 from ..base.processes import all_processes
-from ..base.progress import progress_bar
+from ..base.programs import progress_bar
 from ..penalties.regularizers import pooled_isoscore
 from .runs import padding_counts
 from ..geometry.scores import TooFew, isoscore, isoscore_from_cov

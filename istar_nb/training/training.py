@@ -24,7 +24,7 @@ from ..base.files import absolute, check_writable, folder_beside, local_folder, 
 from .methods import begin_of, method_of, train_stage
 from ..base.modes import joinable_accelerators
 from ..base.programs import check_alone, collect_rarely, place_of_process, start_together
-from ..base.progress import progress_bar
+from ..base.programs import progress_bar
 from .records import Recorded, RunRecord, find_record, keep_record, made_before
 from .runs import Described, RunConfig, multiple_of, plain_of, run_file, throughout
 from .session import (Objective, Session, clock, held, load_checkpoint, machine, recording_failure,

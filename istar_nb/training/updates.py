@@ -29,7 +29,7 @@ from ..penalties.regularizers import show_update
 from .methods import begin_of, has_penalty, make_module, make_penalty, method_of
 from ..base.modes import random_state
 from ..base.processes import all_processes
-from ..base.progress import progress_bar
+from ..base.programs import progress_bar
 from .records import model_hashes
 from .runs import RunConfig, task_of, throughout
 from .session import Session, check_loss, optimize, own_random_states, step
