@@ -17,8 +17,9 @@ from simulated import Accelerator
 
 import istar_nb as inb
 from istar_nb.text import encoders, tasks
-from istar_nb.report import model_measures, sources
+from istar_nb.report import model_measures
 from istar_nb.training import updates
+from istar_nb.app import measuring
 from istar_nb.app.cli import main
 from istar_nb.text.encoders import load_encoder
 from istar_nb.penalties.isolayer import ClsModel, make_transform
@@ -583,7 +584,7 @@ def test_a_limit_takes_texts_of_every_class(measure):
     "The rows of `stdlib-docs` are sorted by topic, so that its first ones are all about one."
     rows = load_task("stdlib-docs").train
     assert len({row["label"] for row in rows[:40]}) == 1
-    part = sources.spread_rows(rows, 40)
+    part = measuring.spread_rows(rows, 40)
     assert len(part) == 40 and len({row["label"] for row in part}) == len({row["label"] for row in rows})
     measured = measure("--task", "stdlib-docs", "--limit", 40, "--tokens", "mean")
     Path("same.txt").write_text("\n".join(row["sentence"] for row in part), encoding="utf-8")

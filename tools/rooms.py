@@ -64,9 +64,9 @@ INTRO = """# All notebooks
 
 > What each notebook is about
 
-The library is exported from notebooks, each of which defines, explains and tests one thing. They are in folders, in the
-order in which they build on one another; in a folder, numbers rise with what a notebook builds on. Good ones to start with
-are [`05_isotropy`](../nbs/report/05_isotropy.ipynb) for measuring a model,
+The library is exported from notebooks, each of which defines, explains and tests one thing. They are in
+folders, in the order in which they build on one another; in a folder, numbers rise with what a notebook builds
+on. Good ones to start with are [`05_isotropy`](../nbs/report/05_isotropy.ipynb) for measuring a model,
 [`00_regularizers`](../nbs/penalties/00_regularizers.ipynb) for changing isotropy,
 [`09_training`](../nbs/training/09_training.ipynb) for training, and
 [`10_judging`](../nbs/report/10_judging.ipynb) for judging results. The [pages of the papers' tables and

@@ -25,7 +25,7 @@ from ..base.files import find_folder
 from ..geometry.scores import isoscore, isoscore_from_cov, isoscore_star, isoscore_unbiased
 from ..penalties.topology import SELECTIONS, edge_lengths, features_of, persistent_entropy
 from ..penalties.trees import spanning_forest
-from ..report.figures import method_color, run_label, style
+from ..report.figures import method_color, png_bytes, run_label, style
 from ..training.methods import METHODS, method_of, okabe_ito, owners
 from ..training.records import RunRecord, iterate_records
 from ..training.runs import RunConfig, defaults
@@ -41,14 +41,14 @@ def explorer(
     **controls:"Widget",         # argument of `draw` -> what chooses its value
 )->"VBox":                       # for the output of a cell
     "Controls, and below them the figure of the values that they have."
-    from IPython.display import display
-    from ipywidgets import VBox, interactive_output
+    from ipywidgets import Image, VBox, interactive_output
     from matplotlib import pyplot as plt
+    image = Image(format="png")
     def show(**chosen):
         figure = draw(**chosen)
-        display(figure)
+        image.value = png_bytes(figure, 100)
         plt.close(figure)
-    return VBox([*controls.values(), interactive_output(show, controls)])
+    return VBox([*controls.values(), image, interactive_output(show, controls)])
 
 # %% ../../nbs/app/01_explorers.ipynb #77b979db
 def slider(

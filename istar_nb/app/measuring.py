@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from .commands import check_file, check_place, check_positive, check_task, kept
 from ..base.checks import near
 from ..base.files import local_path
 from ..base.programs import waiting
-from ..report.model_measures import Texts, distinct
+
+if TYPE_CHECKING: from istar_nb.report.model_measures import Texts
 
 # %% ../../nbs/app/02_measuring.ipynb #80d4ec95
 def _lines_of(text:Path)->Iterator[tuple[str]]:
@@ -43,7 +44,7 @@ def _text_files(text:Path)->list[Path]:
     raise ValueError(f"--text {text} is a folder that has no .txt files and no tables")
 
 
-def _line_source(text:Path, limit:int|None)->Callable[[],Texts]:
+def _line_source(text:Path, limit:int|None)->Callable[[],"Texts"]:
     "A function that starts reading a file, a folder or a pipe; an error if there is no text in it."
     files = _text_files(text)
     def lines(): return islice(chain.from_iterable(map(_lines_of, files)), limit)
@@ -54,7 +55,7 @@ def _line_source(text:Path, limit:int|None)->Callable[[],Texts]:
     return lambda: texts
 
 # %% ../../nbs/app/02_measuring.ipynb #8e48ac5d
-def _column_source(text:Path, column:str|None, limit:int|None)->Callable[[],Texts]|None: # None for a file of lines
+def _column_source(text:Path, column:str|None, limit:int|None)->Callable[[],"Texts"]|None: # None for a file of lines
     "A function that starts reading a column of a table."
     from istar_nb.text.frames import file_format, read_splits, text_cells
     if column is None and not (text.is_file() and file_format(text)): return None
@@ -84,10 +85,11 @@ def text_source(
     hub:bool,          # allow downloads
     limit:int|None,    # texts: of a task spread over its rows, of a file from its start; None for all
     column:str|None=None, # of a table; None for a file of lines
-)->tuple[Callable[[],Texts],str]: # a function that starts reading, and where the texts come from
+)->tuple[Callable[[],"Texts"],str]: # a function that starts reading, and where the texts come from
     "The texts to measure on."
     if text is not None:
         unnamed = "the standard input" if str(text) == "-" else "a pipe" if text.parent.name == "fd" else None
+        from istar_nb.report.model_measures import distinct
         path = local_path(text)    # what a shell makes of <(...) is only a number
         name, = [unnamed] if unnamed else distinct([path.name or path.absolute().name])
         if (columned := _column_source(path, column, limit)) is not None: return columned, f"{column} of {name}"
@@ -163,7 +165,6 @@ def _same_draws()->None:
 # %% ../../nbs/app/02_measuring.ipynb #2132feb3
 def _reference_texts(what:Measured)->object:
     "A function that starts reading the texts of the reference; None without one."
-    from istar_nb.app.measuring import text_source
     from istar_nb.text.frames import file_format
     if what.reference is None: return None
     path = local_path(what.reference)
@@ -214,7 +215,6 @@ def measure_command(
     with waiting("starting", what.progress):
         from istar_nb.report.isotropy import Isotropy
         from istar_nb.report.model_measures import measure_clouds, measure_models
-        from istar_nb.app.measuring import text_source
         from istar_nb.text.features import cut_note
         from istar_nb.training.records import environment
     _same_draws()
@@ -280,7 +280,6 @@ def compare_command(
     out = check_place("--out", local_path(what.out))
     with waiting("starting", what.progress):
         from istar_nb.report.comparing import checkpoints_in, compare
-        from istar_nb.app.measuring import text_source
     _same_draws()
     others = [what.b] if what.revision is None else [f"{what.a}@{name}" for name in what.revision.split(",")]
     if what.checkpoints is not None: others = checkpoints_in(what.checkpoints)
@@ -366,7 +365,6 @@ def _table(path:Path, columns:Sequence[str], size:int, option:str)->list[tuple]:
 
 def _of_task(task:str, data_dir:str|None, hub:bool, limit:int|None)->tuple[dict,str]:
     "The arguments of `health` that a task gives, and what its texts are called."
-    from istar_nb.app.measuring import spread_rows
     from istar_nb.text.tasks import load_task
     data, given = load_task(task, data_dir, hub), {}
     names, train = data.task.texts, spread_rows(data.train, limit)
@@ -380,7 +378,6 @@ def _of_task(task:str, data_dir:str|None, hub:bool, limit:int|None)->tuple[dict,
 # %% ../../nbs/app/02_measuring.ipynb #h3da5541
 def _of_texts(what:Examined)->tuple[dict,str]:
     "The arguments of `health` that a file or a task gives, and what its texts are called."
-    from istar_nb.app.measuring import text_source
     if what.task is not None: return _of_task(what.task, what.data_dir, what.hub, what.limit)
     if what.text is None: return {}, ""
     if what.label is not None:
@@ -415,7 +412,6 @@ def health_command(
     if what.pairs is not None: given["pairs"] = _table(what.pairs, what.pair_columns, 3, "--pairs")
     if what.relevant is not None: given["relevant"] = _table(what.relevant, what.relevant_columns, 2, "--relevant")
     if what.documents is not None:
-        from istar_nb.app.measuring import text_source
         given["documents"] = [text for text, in text_source(None, what.documents, None, False, None)[0]()]
     found = health(what.model, **given, dims=what.dims, k=what.k, margin=what.margin, tokens=what.tokens, hub=what.hub,
                    max_length=what.max_length, progress=what.progress)
