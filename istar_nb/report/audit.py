@@ -43,8 +43,8 @@ def between_share(
     parts = [parts_of(total_of(part)) for part in both]
     count = sum(part.count for part in parts)
     mean = sum(part.count*part.mean for part in parts)/count
-    sums = [(p.count, p.count*shift, p.scatter.trace() + p.count*shift.square().sum())
-            for p, shift in zip(parts, (part.mean - mean for part in parts))]
+    sums = [(p.count, p.count*(p.mean - mean), p.scatter.trace() + p.count*(p.mean - mean).square().sum())
+            for p in parts]
     with torch.enable_grad():
         totals = [torch.stack(each).requires_grad_() for each in zip(*sums)]
         value = _share(*totals)
@@ -95,7 +95,7 @@ class Audit(Isotropy):
 
 # %% ../../nbs/report/11_audit.ipynb #ad17000e
 def _read(encoder, texts:list, layers:object, batch_size:int, max_length:int, seed:int, progress:bool,
-          memory:float|None)->tuple[dict[str,dict[int,Measurement]],int]: # part -> layer -> clouds; positions in all
+          memory:float|None)->tuple[dict[str,dict[int,Measurement]],int]: # part -> layer -> measurement; positions
     "One pass over the texts."
     device, positions, read = next(encoder.model.parameters()).device, 0, 0
     found, memory = {part: {} for part in PARTS}, allowed_memory(memory, 1/2)
