@@ -21,10 +21,10 @@ from ..base.checks import check_number
 from ..base.covariance import Moments
 from ..base.points import scalar_dtype
 
-# %% ../../nbs/geometry/11_transforms.ipynb #59060bb5
-class _FourthMoments(Moments):
-    "Moments together with Σ‖x-μ‖²(x-μ) and Σ‖x-μ‖⁴, and how these move with the mean."
-    cubic, quartic = 0., 0.
+# %% ../../nbs/geometry/11_transforms.ipynb #cf5a229c
+class NormMoments(Moments):
+    "Moments with the third and fourth sums that Ledoit & Wolf's coefficient needs; of any number of batches."
+    cubic, quartic = 0., 0.    # Σ‖x-μ‖²(x-μ) and Σ‖x-μ‖⁴
 
     def moved(self,
         delta:Tensor,       # (d,) how far the points move
@@ -35,8 +35,8 @@ class _FourthMoments(Moments):
                 self.quartic + 4*(delta @ self.cubic) + 2*trace*length + 4*(delta @ turned) + self.count*length**2)
 
     def merge(self,
-        other:"_FourthMoments", # moments of other points of the same dimensions
-    )->"_FourthMoments":        # itself, now of both
+        other:"NormMoments", # moments of other points of the same dimensions
+    )->"NormMoments":     # itself, now of both
         "Take in the points of `other`."
         if self.count == 0 or other.count == 0:
             if other.count: self.cubic, self.quartic = other.cubic, other.quartic
@@ -46,9 +46,6 @@ class _FourthMoments(Moments):
         self.cubic, self.quartic = (a + b for a, b in sums)
         return super().merge(other)
 
-# %% ../../nbs/geometry/11_transforms.ipynb #cf5a229c
-class NormMoments(_FourthMoments):
-    "Moments with the third and fourth sums that Ledoit & Wolf's coefficient needs; of any number of batches."
     def update(self,
         x:Tensor|np.ndarray, # (n, d) points, n ≥ 0; taken in as float64 where there is one
     )->"NormMoments":        # itself

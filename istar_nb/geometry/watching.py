@@ -219,8 +219,14 @@ def recomputing()->bool: # True while autograd is executing a graph
     return torch._C._current_graph_task_id() != -1
 
 # %% ../../nbs/geometry/08_watching.ipynb #5fe7ffe2
-class _Recorder:
-    "The metrics of the watched layers, and the hook that fills them."
+def _measured(f:Callable)->dict:
+    "What `f` gives, or nothing when there are too few points or no variance: one dead layer must not hide the others."
+    try: return f()
+    except ValueError: return {}
+
+
+class Watch:
+    "What `watch` has seen so far: the metrics of the watched layers, and the hook that fills them."
     def __init__(self,
         layers:Sequence[str],     # names of the watched modules
         mask:str|Callable|None,   # as in `watch`
@@ -259,15 +265,6 @@ class _Recorder:
             metric.update(states, kept & finite)    # raises it once more, if that was not the reason
             self.skipped[name] = self.skipped[name] + (kept & ~finite).sum()
 
-# %% ../../nbs/geometry/08_watching.ipynb #b334121d
-def _measured(f:Callable)->dict:
-    "What `f` gives, or nothing when there are too few points or no variance: one dead layer must not hide the others."
-    try: return f()
-    except ValueError: return {}
-
-# %% ../../nbs/geometry/08_watching.ipynb #3c32d077
-class Watch(_Recorder):
-    "What `watch` has seen so far."
     def compute(self)->dict[str,dict[str,Tensor]]: # layer -> measures; empty for a layer that cannot be measured
         "Every measure of every layer, over all processes; each of them must call it."
         return {name: _measured(metric.compute) for name, metric in self.metrics.items()}

@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# %% ../../nbs/report/05_isotropy.ipynb #61853690
+# %% ../../nbs/report/05_isotropy.ipynb #96f68269
+_main_measures = ("isoscore", "isoscore_unbiased", "mean_cosine", "sv_anisotropy_centred", "two_nn", "outlier_count")
+
 @dataclass(frozen=True, repr=False)
-class _Measured:
-    "Every measure of every layer, and what was measured."
+class Isotropy:
+    "The isotropy of models on texts, or of points: to look at, compare and save."
     source:str                        # which texts, or that these are points
     tokens:str                        # what counts as a point, one of `READINGS`
     measures:dict[str,dict[str,dict]] # model or file -> layer -> name -> value
@@ -58,11 +60,6 @@ class _Measured:
         "IsoScore, the mean cosine, the first direction's share and TwoNN by layer, one panel each."
         return measure_figure(self.measures)
 
-# %% ../../nbs/report/05_isotropy.ipynb #96f68269
-_main_measures = ("isoscore", "isoscore_unbiased", "mean_cosine", "sv_anisotropy_centred", "two_nn", "outlier_count")
-
-class Isotropy(_Measured):
-    "The isotropy of models on texts, or of points: to look at, compare and save."
     def show(self)->None:
         "Print the main measures, and of two models their differences."
         for model, layers in self.measures.items():
