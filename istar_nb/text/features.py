@@ -174,7 +174,7 @@ def room_for_text(
     tokenizer:"PreTrainedTokenizerBase", # of the model
     max_length:int,                      # tokens kept of a text
     pair:bool,                           # of two texts
-)->int:                                  # the same, or what the model can take
+)->int:                                  # tokens kept: `max_length`, or fewer where the model takes fewer
     "How long a text may be; an error if nothing is left beside the tokens that are added to it."
     extra = tokenizer.num_special_tokens_to_add(pair=pair)
     length = min(check_number("max_length", max_length, "[1, inf)", whole=True), tokenizer.model_max_length)
