@@ -233,17 +233,23 @@ def _gradient_norm(
     norms = [torch.linalg.vector_norm(g.float()/scale) for g in grads if g is not None]
     return torch.stack(norms).to("cpu", torch.float64).norm() if norms else torch.zeros((), dtype=torch.float64)
 
-# %% ../../nbs/penalties/01_baselines.ipynb #ae31f510
-class _Norms(nn.Module):
-    "Moving averages of the norms of two gradients."
+# %% ../../nbs/penalties/01_baselines.ipynb #40181595
+class RelativeStrength(nn.Module):
+    "λ that holds the gradient of the penalty at a fraction of the task's; save its `state_dict`, which is its memory."
     past:float    # weight of the past
 
-    def __init__(self):
+    def __init__(self,
+        fraction:float,       # |∂ λ·penalty| / |∂ task loss| to hold; above 0 the penalty falls, below 0 it rises
+        average:float=0.1,    # weight in (0, 1] of the newest measurement in the moving averages of both norms
+        every:int=10,         # updates between measurements
+    ):
         super().__init__()
         self.register_buffer("averages", torch.zeros(2, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.fraction, self.past = check_number("fraction", fraction), 1 - check_number("average", average, "(0, 1]")
+        self.every = check_number("every", every, "[1, inf)", whole=True)
 
-    def _apply(self, fn:Callable, *args, **kwargs)->"_Norms":
+    def _apply(self, fn:Callable, *args, **kwargs)->"RelativeStrength":
         return self    # memory stays on the host: reading it waits for no device
 
     @property
@@ -259,18 +265,6 @@ class _Norms(nn.Module):
         if norms.isfinite().all() and norms[1] > 0:
             self.averages.mul_(self.past).add_(norms, alpha=1-self.past)
             self.count += 1
-
-# %% ../../nbs/penalties/01_baselines.ipynb #40181595
-class RelativeStrength(_Norms):
-    "λ that holds the gradient of the penalty at a fraction of the task's; save its `state_dict`, which is its memory."
-    def __init__(self,
-        fraction:float,       # |∂ λ·penalty| / |∂ task loss| to hold; above 0 the penalty falls, below 0 it rises
-        average:float=0.1,    # weight in (0, 1] of the newest measurement in the moving averages of both norms
-        every:int=10,         # updates between measurements
-    ):
-        super().__init__()
-        self.fraction, self.past = check_number("fraction", fraction), 1 - check_number("average", average, "(0, 1]")
-        self.every = check_number("every", every, "[1, inf)", whole=True)
 
     @property
     def lam(self)->float: # 0 before the first measurement and for a penalty without gradient

@@ -118,9 +118,9 @@ def _load_parts(parts:dict[str,nn.Module], file:Path, device:torch.device)->bool
         if own: part.load_state_dict(own); part.to(device)
     return file.is_file()
 
-# %% ../../nbs/penalties/04_integrations.ipynb #c9ea002c
-class _KeptPenalty(TrainerCallback):
-    "Keeps a penalty's state with the Trainer's checkpoints."
+# %% ../../nbs/penalties/04_integrations.ipynb #98695af3
+class ReferenceCallback(TrainerCallback):
+    "Makes a penalty's reference before training and every epoch, and keeps its state with the Trainer's checkpoints."
     file = "regularizer.safetensors"    # in the folder of a checkpoint
 
     def __init__(self,
@@ -159,9 +159,6 @@ class _KeptPenalty(TrainerCallback):
         tensors = {f"{name}.{k}": v.detach().cpu().contiguous() for name, own in states.items() for k, v in own.items()}
         if (args.should_save or file != self.file) and tensors and folder.is_dir(): save_file(tensors, folder/file)
 
-# %% ../../nbs/penalties/04_integrations.ipynb #98695af3
-class ReferenceCallback(_KeptPenalty):
-    "Makes a penalty's reference before training and every epoch, and keeps its state with the Trainer's checkpoints."
     def on_epoch_begin(self, args, state, control, model=None, train_dataloader=None, **kwargs):
         "Collect where an epoch starts, not where one is resumed."
         if self.refresh is None or not self.regularizer.needs_reference: return
@@ -171,13 +168,43 @@ class ReferenceCallback(_KeptPenalty):
         collect_reference(self.regularizer, model, batches, self.states)
         self.ready = True
 
-# %% ../../nbs/penalties/04_integrations.ipynb #3d37d9e7
-class _CountedLoss:
-    "A Trainer that keeps an update's micro-batches, and knows what its losses are averages over."
+# %% ../../nbs/penalties/04_integrations.ipynb #2b989817
+def _warn_if_frozen(penalty:Tensor)->None:
+    "A warning for a penalty without a gradient."
+    if not penalty.requires_grad:
+        warnings.warn("the penalty has no gradient: are the layers that it reads frozen?", stacklevel=3)
+
+# %% ../../nbs/penalties/04_integrations.ipynb #79be5672
+def _kept_graphs(lam:float|RelativeStrength)->AbstractContextManager:
+    "Compiled code may not give up buffers that a relative strength, which goes through a graph twice, needs again."
+    from torch._functorch import config
+    twice = isinstance(lam, RelativeStrength) and hasattr(config, "donated_buffer")    # from torch 2.6 on
+    return config.patch(donated_buffer=False) if twice else nullcontext()
+
+# %% ../../nbs/penalties/04_integrations.ipynb #02045256
+class IsotropyTrainerMixin:
+    "Adds λ times a penalty to the loss of a Hugging Face Trainer: `class MyTrainer(IsotropyTrainerMixin, Trainer)`."
     regularizer:Regularizer|None
     micro_batches:Sequence[dict] = ()   # of the update that begins
     counts_items:bool|None = None       # whether the loss is divided by the number of items; None: not known yet
     totals:Tensor                       # (3,) task loss, penalty, updates since the last log
+    lam:float|RelativeStrength
+
+    def __init__(self,
+        *args,                              # of the Trainer
+        regularizer:Regularizer|None=None,  # the penalty; None for the task loss alone
+        lam:float|RelativeStrength=1.,      # λ, of either sign, or a relative strength
+        refresh:str|None="epoch",           # when to make its reference: "epoch", "start" (once), or None for never
+        **kwargs,                           # of the Trainer
+    ):
+        super().__init__(*args, **kwargs)
+        self.regularizer = None if regularizer is None else check_regularizer(regularizer)
+        self.lam, self.totals = check_strength(lam), torch.zeros(3, device=self.args.device)
+        if regularizer is None: return
+        strength = lam if isinstance(lam, RelativeStrength) else None
+        def states(model, batch): return model_states(model, _inputs_of(self, batch), regularizer.layers)
+        self.reference = ReferenceCallback(regularizer, refresh, states, strength)
+        self.add_callback(self.reference)
 
     def get_batch_samples(self, *args, **kwargs)->tuple[list,Tensor|int|None]:
         "The micro-batches of an update; their number of items only if the loss is an average over it."
@@ -205,17 +232,6 @@ class _CountedLoss:
         if getattr(self, "loss_is_scaled_for_ga", None) is not None: return self.loss_is_scaled_for_ga
         return self.compute_loss_func is not None or self.model_accepts_loss_kwargs and num_items_in_batch is not None
 
-# %% ../../nbs/penalties/04_integrations.ipynb #2b989817
-def _warn_if_frozen(penalty:Tensor)->None:
-    "A warning for a penalty without a gradient."
-    if not penalty.requires_grad:
-        warnings.warn("the penalty has no gradient: are the layers that it reads frozen?", stacklevel=3)
-
-# %% ../../nbs/penalties/04_integrations.ipynb #ef0c29ec
-class _PenalizedLoss(_CountedLoss):
-    "A Trainer whose training loss is the task's plus λ times a penalty."
-    lam:float|RelativeStrength
-
     def compute_loss(self, model:nn.Module, inputs:dict, return_outputs:bool=False,
                      num_items_in_batch:Tensor|int|None=None, **kwargs)->Tensor|tuple[Tensor,Any]:
         "The task loss, in training plus λ times the penalty."
@@ -236,6 +252,7 @@ class _PenalizedLoss(_CountedLoss):
 
     @property
     def _label(self)->str: return self.label_names[0] if len(self.label_names) == 1 else "labels"    # its name
+
     @property
     def strength(self)->float: # the present λ
         return float(self.lam.lam if isinstance(self.lam, RelativeStrength) else self.lam)
@@ -251,32 +268,6 @@ class _PenalizedLoss(_CountedLoss):
         rows = self._prepare_inputs(batch)
         with self.compute_loss_context_manager(): states = model_states(model, _inputs_of(self, rows))
         return states, rows.get(self._label)
-
-# %% ../../nbs/penalties/04_integrations.ipynb #79be5672
-def _kept_graphs(lam:float|RelativeStrength)->AbstractContextManager:
-    "Compiled code may not give up buffers that a relative strength, which goes through a graph twice, needs again."
-    from torch._functorch import config
-    twice = isinstance(lam, RelativeStrength) and hasattr(config, "donated_buffer")    # from torch 2.6 on
-    return config.patch(donated_buffer=False) if twice else nullcontext()
-
-# %% ../../nbs/penalties/04_integrations.ipynb #02045256
-class IsotropyTrainerMixin(_PenalizedLoss):
-    "Adds λ times a penalty to the loss of a Hugging Face Trainer: `class MyTrainer(IsotropyTrainerMixin, Trainer)`."
-    def __init__(self,
-        *args,                              # of the Trainer
-        regularizer:Regularizer|None=None,  # the penalty; None for the task loss alone
-        lam:float|RelativeStrength=1.,      # λ, of either sign, or a relative strength
-        refresh:str|None="epoch",           # when to make its reference: "epoch", "start" (once), or None for never
-        **kwargs,                           # of the Trainer
-    ):
-        super().__init__(*args, **kwargs)
-        self.regularizer = None if regularizer is None else check_regularizer(regularizer)
-        self.lam, self.totals = check_strength(lam), torch.zeros(3, device=self.args.device)
-        if regularizer is None: return
-        strength = lam if isinstance(lam, RelativeStrength) else None
-        def states(model, batch): return model_states(model, _inputs_of(self, batch), regularizer.layers)
-        self.reference = ReferenceCallback(regularizer, refresh, states, strength)
-        self.add_callback(self.reference)
 
     def train(self, resume_from_checkpoint:str|bool|None=None, *args, **kwargs)->Any:
         "As the Trainer's; a checkpoint holds the state of the penalty too."

@@ -116,16 +116,25 @@ def _isobn_scales(
     energy = cov.diagonal()
     return theta*(energy.sum()/((energy*theta**2).sum() + eps)).sqrt()
 
-# %% ../../nbs/penalties/03_isolayer.ipynb #11e57b46
-class _RunningStatistics(nn.Module):
-    "Running averages of the covariance and the standard deviations of batches, in float32."
-    settings:dict   # dim, momentum and scope among them
+# %% ../../nbs/penalties/03_isolayer.ipynb #f1039976
+class IsoBN(nn.Module):
+    "Isotropic batch normalization (Zhou et al. 2021), with running statistics that are saved."
+    kind = "isobn"
 
-    def __init__(self, dim:int):
+    def __init__(self,
+        dim:int,                    # d ≥ 2
+        momentum:float=0.05,        # weight of the newest batch in the running averages
+        eps:float=1e-3,             # ε, in both places
+        bias_correction:bool=True,  # divide the averages by 1 - (1-momentum)^t; False as released
+        scope:str="global",         # "global": statistics of the batch of all processes; "local": each its own
+    ):
+        dim, momentum = check_number("dim", dim, "[2, inf)", whole=True), check_number("momentum", momentum, "(0, 1]")
         super().__init__()
         self.register_buffer("cov", torch.zeros(dim, dim, dtype=torch.float32))
         self.register_buffer("std", torch.zeros(dim, dtype=torch.float32))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.settings = dict(dim=dim, momentum=momentum, eps=check_number("eps", eps, "(0, inf)"),
+                             bias_correction=bias_correction, scope=check_scope(scope))
 
     @torch.no_grad()
     def update(self,
@@ -142,29 +151,12 @@ class _RunningStatistics(nn.Module):
         self.std.lerp_(cov.diagonal().clamp(min=0).sqrt().to(self.std), rate)
         self.count += 1
 
-    def _apply(self, fn, recurse:bool=True)->"_RunningStatistics":
+    def _apply(self, fn, recurse:bool=True)->"IsoBN":
         "Move as any module does; `half()` and the like leave the statistics in float32, where small steps still count."
         cov, std = self.cov, self.std
         super()._apply(fn, recurse)
         if self.cov.dtype != torch.float32: self.cov, self.std = cov.to(self.cov.device), std.to(self.std.device)
         return self
-
-# %% ../../nbs/penalties/03_isolayer.ipynb #f1039976
-class IsoBN(_RunningStatistics):
-    "Isotropic batch normalization (Zhou et al. 2021), with running statistics that are saved."
-    kind = "isobn"
-
-    def __init__(self,
-        dim:int,                    # d ≥ 2
-        momentum:float=0.05,        # weight of the newest batch in the running averages
-        eps:float=1e-3,             # ε, in both places
-        bias_correction:bool=True,  # divide the averages by 1 - (1-momentum)^t; False as released
-        scope:str="global",         # "global": statistics of the batch of all processes; "local": each its own
-    ):
-        dim, momentum = check_number("dim", dim, "[2, inf)", whole=True), check_number("momentum", momentum, "(0, 1]")
-        super().__init__(dim)
-        self.settings = dict(dim=dim, momentum=momentum, eps=check_number("eps", eps, "(0, inf)"),
-                             bias_correction=bias_correction, scope=check_scope(scope))
 
     @torch.no_grad()
     def scales(self)->Tensor: # (d,) float32, 0 for a dimension without variance; ones before the first batch
@@ -241,10 +233,27 @@ def _load_model(cls:type["ClsModel"], folder:Path)->"ClsModel":
     model.load_state_dict(rest, strict=False)
     return model.eval()
 
-# %% ../../nbs/penalties/03_isolayer.ipynb #d825aec8
-class _ClsHead(nn.Module):
-    "A linear head on [CLS], its loss, and how a model that has one is stored."
+# %% ../../nbs/penalties/03_isolayer.ipynb #2113aeb1
+class ClsModel(nn.Module):
+    "An encoder with a transform and a linear head on [CLS]; one label is a regression."
     num_labels:int   # classes; 1 for a regression
+
+    def __init__(self,
+        encoder:nn.Module,              # an AutoModel of transformers; its pooler is removed
+        num_labels:int,                 # classes; 1 for a regression
+        transform:nn.Module|None=None,  # an `IsoLayer` or `IsoBN`; None for none
+        dropout:float=0.1,              # before the head, in train mode
+        token:str="first",              # which token stands for the sentence: "first" or "last"
+    ):
+        super().__init__()
+        num_labels = check_number("num_labels", num_labels, "[1, inf)", whole=True)
+        if token not in ("first", "last"): raise ValueError(f"`token` must be 'first' or 'last', not {token!r}")
+        if getattr(encoder, "pooler", None) is not None: encoder.pooler = None
+        self.encoder, self.config, self.num_labels, self.token = encoder, encoder.config, num_labels, token
+        self.register_module("transform", transform)
+        self.dropout, self.head = nn.Dropout(dropout), nn.Linear(self.config.hidden_size, num_labels)
+        nn.init.normal_(self.head.weight, std=getattr(self.config, "initializer_range", 0.02))
+        nn.init.zeros_(self.head.bias)
 
     def task_loss(self,
         logits:Tensor,  # (B, num_labels)
@@ -266,26 +275,6 @@ class _ClsHead(nn.Module):
     )->"ClsModel":       # in eval mode, float32
         "Read a saved model; nothing is unpickled, fetched or run."
         return _load_model(cls, Path(folder))
-
-# %% ../../nbs/penalties/03_isolayer.ipynb #2113aeb1
-class ClsModel(_ClsHead):
-    "An encoder with a transform and a linear head on [CLS]; one label is a regression."
-    def __init__(self,
-        encoder:nn.Module,              # an AutoModel of transformers; its pooler is removed
-        num_labels:int,                 # classes; 1 for a regression
-        transform:nn.Module|None=None,  # an `IsoLayer` or `IsoBN`; None for none
-        dropout:float=0.1,              # before the head, in train mode
-        token:str="first",              # which token stands for the sentence: "first" or "last"
-    ):
-        super().__init__()
-        num_labels = check_number("num_labels", num_labels, "[1, inf)", whole=True)
-        if token not in ("first", "last"): raise ValueError(f"`token` must be 'first' or 'last', not {token!r}")
-        if getattr(encoder, "pooler", None) is not None: encoder.pooler = None
-        self.encoder, self.config, self.num_labels, self.token = encoder, encoder.config, num_labels, token
-        self.register_module("transform", transform)
-        self.dropout, self.head = nn.Dropout(dropout), nn.Linear(self.config.hidden_size, num_labels)
-        nn.init.normal_(self.head.weight, std=getattr(self.config, "initializer_range", 0.02))
-        nn.init.zeros_(self.head.bias)
 
     def forward(self,
         input_ids:Tensor,                  # (B, T)

@@ -196,35 +196,6 @@ class ScorePenalty(Regularizer):
         with products_in(format_of(self.precision, states.device), states.device):
             return self.unless_too_few(states, penalty)
 
-# %% ../../nbs/penalties/00_regularizers.ipynb #f9c94029
-class _ShrunkScores(ScorePenalty):
-    "Scores that are shrunk toward Σ_S."
-    cov_ref:Tensor|None   # (d, d), or (L, d, d) with `per_layer`; a buffer, saved with the rest
-    _kept:tuple = (None, 0, [])   # Σ_S, which version of it, and it with its numbers
-
-    def check_reference(self, cov_ref:Tensor)->Tensor:
-        "`cov_ref`, or an error if it is no covariance or stack of them."
-        if isinstance(cov_ref, np.ndarray): cov_ref = from_numpy(cov_ref, "cov_ref")
-        for cov in cov_ref if self.per_layer else [cov_ref]: check_covariance(cov, name="cov_ref")
-        return cov_ref.detach()
-
-    def with_numbers(self)->list[Reference]:
-        "Σ_S, or every layer's, with its numbers; they are found again only when it has changed."
-        cov, version = self.cov_ref, 0 if self.cov_ref.is_inference() else self.cov_ref._version
-        if self._kept[0] is not cov or self._kept[1] != version:
-            self._kept = cov, version, [reference_of(each) for each in (cov if self.per_layer else [cov])]
-        return self._kept[2]
-
-    def references(self, parts:list[list[int]])->Sequence[Reference|None]: # one for each of `parts`
-        "The reference of every score; an error if it is missing, or was made for other layers."
-        if self.needs_reference and self.cov_ref is None:
-            raise ValueError(f"`cov_ref` is missing: with zeta={self.zeta} "
-                             "call `collect` with states of training data first")
-        if not self.needs_reference: return [None]*len(parts)
-        if self.per_layer and len(self.cov_ref) != len(parts):
-            raise ValueError(f"`cov_ref` has {len(self.cov_ref)} covariances, and {len(parts)} layers are scored")
-        return self.with_numbers()
-
 # %% ../../nbs/penalties/00_regularizers.ipynb #4f82397a
 def _moments_of(batches:Iterable[HiddenStates], parts_of:Callable, tokens:str, enough:int)->list[Moments]|None:
     "Moments of every part, from batches until there are enough points; None if there is no batch."
@@ -237,34 +208,6 @@ def _moments_of(batches:Iterable[HiddenStates], parts_of:Callable, tokens:str, e
         seen += len(index)*sum(map(len, parts))
         if seen >= enough: break
     return moments
-
-# %% ../../nbs/penalties/00_regularizers.ipynb #62072311
-class _Referenced(_ShrunkScores):
-    "Scores that are shrunk toward Σ_S, which `collect` makes from training data."
-    reference_points:int  # points behind Σ_S, over all processes
-
-    @torch.no_grad()
-    def collect(self, batches:Iterable[HiddenStates])->None:
-        "Set Σ_S from states of training data; stops reading once there are `reference_points`."
-        group, share = self.group, self.reference_points//process_count(self.group)
-        if (moments := _moments_of(batches, self.parts, self.tokens, share)) is None:
-            raise ValueError("`batches` is empty: Σ_S needs states of training data")
-        covs = [(m if group is None else m.all_reduce(group)).covariance() for m in moments]
-        if len(widths := {len(cov) for cov in covs}) > 1:
-            raise ValueError(f"`layers` have different dimensions {sorted(widths)}, and no stack of Σ_S: choose others")
-        self.cov_ref = self.check_reference(torch.stack(covs) if self.per_layer else covs[0])
-
-    def _apply(self, fn, recurse:bool=True)->"_Referenced":
-        "Move as any module does; `half()` and the like leave Σ_S as precise as it is."
-        before = self.cov_ref
-        super()._apply(fn, recurse)
-        if before is not None and self.cov_ref.itemsize < before.itemsize: self.cov_ref = before.to(self.cov_ref.device)
-        return self
-
-    def _load_from_state_dict(self, state:dict, prefix:str, *args)->None:
-        if self.cov_ref is None and f"{prefix}cov_ref" in state:
-            self.cov_ref = torch.empty_like(state[f"{prefix}cov_ref"])
-        super()._load_from_state_dict(state, prefix, *args)
 
 # %% ../../nbs/penalties/00_regularizers.ipynb #55ca48b4
 @torch.no_grad()
@@ -295,8 +238,12 @@ def _moved(penalty:"IStar", states:HiddenStates, parts:list[list[int]])->Tensor:
     return torch.lerp(penalty.cov_ref, cov.to(penalty.cov_ref), penalty.average)
 
 # %% ../../nbs/penalties/00_regularizers.ipynb #ed264b70
-class IStar(_Referenced):
+class IStar(ScorePenalty):
     "I-STAR (Rudman & Eickhoff 2024): 1 - IsoScore* of the union of all layers' tokens."
+    cov_ref:Tensor|None   # (d, d), or (L, d, d) with `per_layer`; a buffer, saved with the rest
+    _kept:tuple = (None, 0, [])   # Σ_S, which version of it, and it with its numbers
+    reference_points:int  # points behind Σ_S, over all processes
+
     def __init__(self,
         zeta:float|Literal["auto"]=0.2,         # shrinkage ζ in [0, 1], the paper's 0.2 … 0.8; "auto": each batch's ζ*
         cov_ref:Tensor|None=None,               # (d, d) Σ_S, or (L, d, d) with `per_layer`; None: `collect` makes it
@@ -316,6 +263,52 @@ class IStar(_Referenced):
         if average is not None and not self.needs_reference:
             raise ValueError(f"`average` {average!r} moves Σ_S, which `zeta` {zeta!r} leaves out")
         self.register_buffer("cov_ref", None if cov_ref is None else self.check_reference(cov_ref))
+
+    def check_reference(self, cov_ref:Tensor)->Tensor:
+        "`cov_ref`, or an error if it is no covariance or stack of them."
+        if isinstance(cov_ref, np.ndarray): cov_ref = from_numpy(cov_ref, "cov_ref")
+        for cov in cov_ref if self.per_layer else [cov_ref]: check_covariance(cov, name="cov_ref")
+        return cov_ref.detach()
+
+    def with_numbers(self)->list[Reference]:
+        "Σ_S, or every layer's, with its numbers; they are found again only when it has changed."
+        cov, version = self.cov_ref, 0 if self.cov_ref.is_inference() else self.cov_ref._version
+        if self._kept[0] is not cov or self._kept[1] != version:
+            self._kept = cov, version, [reference_of(each) for each in (cov if self.per_layer else [cov])]
+        return self._kept[2]
+
+    def references(self, parts:list[list[int]])->Sequence[Reference|None]: # one for each of `parts`
+        "The reference of every score; an error if it is missing, or was made for other layers."
+        if self.needs_reference and self.cov_ref is None:
+            raise ValueError(f"`cov_ref` is missing: with zeta={self.zeta} "
+                             "call `collect` with states of training data first")
+        if not self.needs_reference: return [None]*len(parts)
+        if self.per_layer and len(self.cov_ref) != len(parts):
+            raise ValueError(f"`cov_ref` has {len(self.cov_ref)} covariances, and {len(parts)} layers are scored")
+        return self.with_numbers()
+
+    @torch.no_grad()
+    def collect(self, batches:Iterable[HiddenStates])->None:
+        "Set Σ_S from states of training data; stops reading once there are `reference_points`."
+        group, share = self.group, self.reference_points//process_count(self.group)
+        if (moments := _moments_of(batches, self.parts, self.tokens, share)) is None:
+            raise ValueError("`batches` is empty: Σ_S needs states of training data")
+        covs = [(m if group is None else m.all_reduce(group)).covariance() for m in moments]
+        if len(widths := {len(cov) for cov in covs}) > 1:
+            raise ValueError(f"`layers` have different dimensions {sorted(widths)}, and no stack of Σ_S: choose others")
+        self.cov_ref = self.check_reference(torch.stack(covs) if self.per_layer else covs[0])
+
+    def _apply(self, fn, recurse:bool=True)->"IStar":
+        "Move as any module does; `half()` and the like leave Σ_S as precise as it is."
+        before = self.cov_ref
+        super()._apply(fn, recurse)
+        if before is not None and self.cov_ref.itemsize < before.itemsize: self.cov_ref = before.to(self.cov_ref.device)
+        return self
+
+    def _load_from_state_dict(self, state:dict, prefix:str, *args)->None:
+        if self.cov_ref is None and f"{prefix}cov_ref" in state:
+            self.cov_ref = torch.empty_like(state[f"{prefix}cov_ref"])
+        super()._load_from_state_dict(state, prefix, *args)
 
     @property
     def needs_reference(self)->bool: return self.zeta == "auto" or self.zeta > 0

@@ -96,32 +96,10 @@ def _check_loss(loss:nn.Module)->None:
     if any("AdaptiveLayerLoss" in (kind.__name__ for kind in type(part).__mro__) for part in loss.modules()):
         raise ValueError(f"`loss` {name} reads the same texts again from earlier layers: use the loss inside it")
 
-# %% ../../nbs/penalties/10_sentence_losses.ipynb #9i510003
-class _WatchedLoss(nn.Module):
-    "A sentence-transformers loss, and the states that the model had for it."
-    watched = dict(tokens=_watching_tokens, sentences=_watching_sentences)
-    model:nn.Module
-    loss:nn.Module
-    on:str
-
-    def watch(self, sentence_features:Iterable, labels:Tensor|None, **inputs)->tuple[Any,HiddenStates]:
-        "The inner loss, and the states that the model had for it."
-        with self.watched[self.on](self.model) as seen: loss = self.loss(sentence_features, labels, **inputs)
-        widest = max((part.layers[-1].shape[-1] for part in seen), default=0)    # nested losses also see truncated ones
-        return loss, joined([part for part in seen if part.layers[-1].shape[-1] == widest])
-
-    def states(self, model:nn.Module, batch:dict)->HiddenStates:
-        "The states of a batch of the Trainer's data loader, as the penalty will see them: for `ReferenceCallback`."
-        if not (columns := _columns_of(batch)):    # pairs of texts, which the loss of a CrossEncoder tokenizes
-            texts, inputs = _loss_inputs(batch)
-            return self.watch([texts[name] for name in texts if name != "label"], texts.get("label"), **inputs)[1]
-        with self.watched[self.on](model) as seen:
-            for features in columns: model(features)
-        return joined(seen)
-
 # %% ../../nbs/penalties/10_sentence_losses.ipynb #0de67751
-class IsotropyLoss(_WatchedLoss):
+class IsotropyLoss(nn.Module):
     "A sentence-transformers loss plus λ times a penalty of what the model computed for it."
+    watched = dict(tokens=_watching_tokens, sentences=_watching_sentences)
 
     def __init__(self,
         model:nn.Module,         # the SentenceTransformer in training
@@ -137,6 +115,21 @@ class IsotropyLoss(_WatchedLoss):
         _check_loss(loss)
         self.model, self.loss, self.regularizer = model, loss, check_regularizer(regularizer)
         self.lam, self.on = check_strength(lam), on
+
+    def watch(self, sentence_features:Iterable, labels:Tensor|None, **inputs)->tuple[Any,HiddenStates]:
+        "The inner loss, and the states that the model had for it."
+        with self.watched[self.on](self.model) as seen: loss = self.loss(sentence_features, labels, **inputs)
+        widest = max((part.layers[-1].shape[-1] for part in seen), default=0)    # nested losses also see truncated ones
+        return loss, joined([part for part in seen if part.layers[-1].shape[-1] == widest])
+
+    def states(self, model:nn.Module, batch:dict)->HiddenStates:
+        "The states of a batch of the Trainer's data loader, as the penalty will see them: for `ReferenceCallback`."
+        if not (columns := _columns_of(batch)):    # pairs of texts, which the loss of a CrossEncoder tokenizes
+            texts, inputs = _loss_inputs(batch)
+            return self.watch([texts[name] for name in texts if name != "label"], texts.get("label"), **inputs)[1]
+        with self.watched[self.on](model) as seen:
+            for features in columns: model(features)
+        return joined(seen)
 
     def forward(self,
         sentence_features:Iterable[dict[str,Tensor]], # the tokenized columns of a batch

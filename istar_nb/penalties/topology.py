@@ -299,15 +299,32 @@ class PreparedPenalty(torch.autograd.Function):
                                "leave out `prepare` where they are needed")
         return grad*ctx.saved_tensors[0], None, None
 
-# %% ../../nbs/penalties/02_topology.ipynb #dfac6879
-class _Kept(Regularizer):
-    "A penalty of [CLS] states over several micro-batches whose graphs are kept, as in the released code."
+# %% ../../nbs/penalties/02_topology.ipynb #eb762f36
+class EntropyRegularizer(Regularizer):
+    "Minus the persistent entropy of the [CLS] states of every class (*Shrink the longest*, Section 4)."
     layer = -1            # whose [CLS] states
     by_class = True       # whether labels are needed
     _graphs:Sequence = () # [CLS] states and labels of every micro-batch
+    needs_update = True
+    waiting:Sequence = ()    # states and gradients of the micro-batches to come
 
-    def penalty(self, x:Tensor, labels:Tensor|None)->Tensor: # () of (n, d) states
-        raise TypeError(f"{type(self).__name__} defines no `penalty`")
+    def __init__(self,
+        selection:Literal["atienza", "released", "none"]="atienza", # which bars count as features; see `select_bars`
+        by_class:bool=True,      # sum over classes, as the paper does; False: one barcode of the batch, without labels
+        normalize:bool=False,    # divide each entropy by the logarithm of the number of its bars
+        layer:int=-1,            # whose [CLS] states; -1 for the last
+        scope:str="global",      # "global": the batch of all processes; "local": each its own
+        maxdim:int=0,            # largest dimension of the barcode; 1 counts loops, as the released package does
+        noise:float=0.,          # ≥ 0, weight of the mean length of bars not selected; 0.05 in the released notebook
+    ):
+        super().__init__()
+        if selection not in SELECTIONS: raise ValueError(f"`selection` must be one of {SELECTIONS}, not {selection!r}")
+        maxdim, noise = check_number("maxdim", maxdim, "[0, inf)", whole=True), check_number("noise", noise, "[0, inf)")
+        if noise and selection == "none":
+            raise ValueError("`noise` weighs the bars that are not selected, and `selection` 'none' selects all")
+        self.selection, self.by_class, self.normalize = selection, by_class, normalize
+        self.layer, self.scope = check_number("layer", layer, whole=True), check_scope(scope)
+        self.maxdim, self.noise = maxdim, noise
 
     def keep(self, states:HiddenStates, labels:Tensor|None=None)->None:
         "Keep the [CLS] states of a micro-batch, with their graph, for `kept`."
@@ -319,12 +336,6 @@ class _Kept(Regularizer):
         points, labels = zip(*self._graphs)
         self._graphs = ()
         return self.penalty(torch.cat(points), _joined_labels(labels) if self.by_class else None)
-
-# %% ../../nbs/penalties/02_topology.ipynb #8616c5d5
-class _Prepared(_Kept):
-    "The same over several micro-batches that are seen twice."
-    needs_update = True
-    waiting:Sequence = ()    # states and gradients of the micro-batches to come
 
     def forward(self, states:HiddenStates, labels:Tensor|None=None)->Tensor: # () float32 ≤ 0
         "-Σ_c H of the batch, or of the whole update after `prepare`."
@@ -355,27 +366,6 @@ class _Prepared(_Kept):
             raise ValueError("`states` differ from those given to `prepare`: use the same micro-batches in the same "
                              "order, and restore the random state before them")
         return PreparedPenalty.apply(x, self.value, gradient)
-
-# %% ../../nbs/penalties/02_topology.ipynb #eb762f36
-class EntropyRegularizer(_Prepared):
-    "Minus the persistent entropy of the [CLS] states of every class (*Shrink the longest*, Section 4)."
-    def __init__(self,
-        selection:Literal["atienza", "released", "none"]="atienza", # which bars count as features; see `select_bars`
-        by_class:bool=True,      # sum over classes, as the paper does; False: one barcode of the batch, without labels
-        normalize:bool=False,    # divide each entropy by the logarithm of the number of its bars
-        layer:int=-1,            # whose [CLS] states; -1 for the last
-        scope:str="global",      # "global": the batch of all processes; "local": each its own
-        maxdim:int=0,            # largest dimension of the barcode; 1 counts loops, as the released package does
-        noise:float=0.,          # ≥ 0, weight of the mean length of bars not selected; 0.05 in the released notebook
-    ):
-        super().__init__()
-        if selection not in SELECTIONS: raise ValueError(f"`selection` must be one of {SELECTIONS}, not {selection!r}")
-        maxdim, noise = check_number("maxdim", maxdim, "[0, inf)", whole=True), check_number("noise", noise, "[0, inf)")
-        if noise and selection == "none":
-            raise ValueError("`noise` weighs the bars that are not selected, and `selection` 'none' selects all")
-        self.selection, self.by_class, self.normalize = selection, by_class, normalize
-        self.layer, self.scope = check_number("layer", layer, whole=True), check_scope(scope)
-        self.maxdim, self.noise = maxdim, noise
 
     def penalty(self, x:Tensor, labels:Tensor|None)->Tensor: # () ≤ 0, of all processes
         "Minus the sum of the classes' entropies, and of their mean noise times its weight."

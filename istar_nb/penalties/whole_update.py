@@ -38,9 +38,24 @@ class Pushed(torch.autograd.Function):
         with torch.autocast(grad.device.type, enabled=False):
             return None, *(g*grad.to(g.dtype) for g in ctx.make(*ctx.saved_tensors))
 
-# %% ../../nbs/penalties/09_whole_update.ipynb #9b500021
-class _Moments:
-    "Sums of the points of every part of a penalty: clouds that count together."
+# %% ../../nbs/penalties/09_whole_update.ipynb #9b500023
+def _scored(penalty:IStar, sums:Tensor, products:Tensor, zetas:Sequence)->tuple[Tensor,Tensor]: # (P, d+1), (P, d, d)
+    "1 - ι of every part, or its distance to the target, averaged; and the covariances."
+    total, count = sums[:, :-1], sums[:, -1:, None]
+    covs = (products - total[:, :, None]*total[:, None]/count)/(count - 1)
+    refs, scores = penalty.references([[]]*len(covs)), []
+    for cov, ref, zeta in zip(covs, refs, zetas):
+        cov = cov if ref is None else torch.lerp(cov, ref.cov.to(cov), zeta)
+        scale = unit_of(peak(cov.detach())).to(cov)
+        ratio = (cov/scale).diagonal().sum()**2/(cov/scale).square().sum()
+        scores.append((ratio - 1)/(len(cov) - 1))
+    return score_penalty(torch.stack(scores), penalty.target).mean(), covs.detach()
+
+# %% ../../nbs/penalties/09_whole_update.ipynb #9b500025
+class _MomentUpdate:
+    "The penalty of an update by the moments of its points, and what a micro-batch has of its gradient."
+    zetas = None    # of every part, where they are not the penalty's own
+
     def __init__(self, penalty:Regularizer):
         self.penalty, self.about, self.sums, self.products = penalty, None, None, None
         self.directions = isinstance(penalty, MomentPenalty) and penalty.directions
@@ -77,24 +92,6 @@ class _Moments:
                                    self.sums.new_zeros(1)])
         if self.products is not None: self.products[i] += products
 
-# %% ../../nbs/penalties/09_whole_update.ipynb #9b500023
-def _scored(penalty:IStar, sums:Tensor, products:Tensor, zetas:Sequence)->tuple[Tensor,Tensor]: # (P, d+1), (P, d, d)
-    "1 - ι of every part, or its distance to the target, averaged; and the covariances."
-    total, count = sums[:, :-1], sums[:, -1:, None]
-    covs = (products - total[:, :, None]*total[:, None]/count)/(count - 1)
-    refs, scores = penalty.references([[]]*len(covs)), []
-    for cov, ref, zeta in zip(covs, refs, zetas):
-        cov = cov if ref is None else torch.lerp(cov, ref.cov.to(cov), zeta)
-        scale = unit_of(peak(cov.detach())).to(cov)
-        ratio = (cov/scale).diagonal().sum()**2/(cov/scale).square().sum()
-        scores.append((ratio - 1)/(len(cov) - 1))
-    return score_penalty(torch.stack(scores), penalty.target).mean(), covs.detach()
-
-# %% ../../nbs/penalties/09_whole_update.ipynb #9b500024
-class _MomentUpdate(_Moments):
-    "The penalty of an update by its moments."
-    zetas = None    # of every part, where they are not the penalty's own
-
     def end(self)->Tensor: # () the penalty
         "Its value, and the derivatives in the sums."
         group = self.penalty.group
@@ -130,9 +127,6 @@ class _MomentUpdate(_Moments):
             penalty.cov_ref = torch.lerp(penalty.cov_ref, cov, penalty.average)
         return value
 
-# %% ../../nbs/penalties/09_whole_update.ipynb #9b500025
-class _MomentShares(_MomentUpdate):
-    "What the points of a micro-batch have of the gradient."
     def share(self, states:HiddenStates, factor:float)->Tensor: # () 0 with gradient
         "Their gradient, times `factor`."
         return sum(self.pushed(i, x, factor) for i, part in enumerate(self.clouds(states)) for x in part)
@@ -148,9 +142,9 @@ class _MomentShares(_MomentUpdate):
             return [torch.addmm(slope_, centred, (of_products[i]*factor).to(centred)).to(y.dtype)]
         return Pushed.apply(make, y)
 
-# %% ../../nbs/penalties/09_whole_update.ipynb #9b500031
-class _Sentences:
-    "Sums over the sentences of several micro-batches, of every part."
+# %% ../../nbs/penalties/09_whole_update.ipynb #9b500032
+class _SentenceUpdate:
+    "The penalty of an update by unbiased estimates from sums over its sentences."
     def __init__(self, penalty:Regularizer): self.penalty, self.about, self.facts = penalty, None, 0.
 
     def begin(self, states:HiddenStates, parts:list[list[int]])->None:
@@ -181,9 +175,6 @@ class _Sentences:
         before, largest = self.parts[i] or ([torch.zeros_like(part) for part in sums], torch.zeros_like(spread))
         self.parts[i] = [a + b for a, b in zip(before, sums)], torch.maximum(largest, spread)
 
-# %% ../../nbs/penalties/09_whole_update.ipynb #9b500032
-class _SentenceUpdate(_Sentences):
-    "The unbiased estimates of an update, and its penalty by them."
     def totals(self)->list[tuple[list[Tensor],Tensor]]: # (B, M, vectors, scalars), (4,) powers of each part
         "The sums of all processes, checked."
         found = []
@@ -219,7 +210,7 @@ class _SentenceUpdate(_Sentences):
         return Pushed.apply(make, *clouds)
 
 # %% ../../nbs/penalties/09_whole_update.ipynb #9b500034
-class _AutomaticUpdate(_MomentShares):
+class _AutomaticUpdate(_MomentUpdate):
     "I-STAR with the ζ* of a whole update."
     def __init__(self, penalty:IStar):
         super().__init__(penalty)
@@ -271,18 +262,33 @@ class _PointUpdate:
 # %% ../../nbs/penalties/09_whole_update.ipynb #9b500051
 def _update_of(penalty:Regularizer)->object:
     "How a penalty is made of several micro-batches; an error for one that cannot be."
-    if type(penalty) is IStar: return (_AutomaticUpdate if penalty.zeta == "auto" else _MomentShares)(penalty)
+    if type(penalty) is IStar: return (_AutomaticUpdate if penalty.zeta == "auto" else _MomentUpdate)(penalty)
     if type(penalty) is UnbiasedIStar: return _SentenceUpdate(penalty)
-    if isinstance(penalty, MomentPenalty): return _MomentShares(penalty)
+    if isinstance(penalty, MomentPenalty): return _MomentUpdate(penalty)
     if isinstance(penalty, LayerPenalty): return _PointUpdate(penalty)
     raise TypeError(f"`regularizer` {type(penalty).__name__} has no form for several micro-batches: it must be IStar, "
                     "UnbiasedIStar, or a LayerPenalty or MomentPenalty of `baselines`")
 
 # %% ../../nbs/penalties/09_whole_update.ipynb #9b500052
-class _Shown(Regularizer):
-    "A penalty around another one, of which it takes everything but the states."
+def _mark(states:HiddenStates)->tuple[int,Tensor]: # how many tokens; (d,) the first state of the last layer
+    "What tells a micro-batch of the second pass from another one."
+    first = states.kept[-1].detach()[0, 0].to(torch.float32, copy=True)    # a view would keep the whole layer
+    return int(states.host_mask.count_nonzero()), first
+
+# %% ../../nbs/penalties/09_whole_update.ipynb #9b500053
+class WholeUpdate(Regularizer):
+    "A penalty that counts the micro-batches of an update as one batch."
     regularizer:Regularizer    # the other
     needs_update = True
+    marks:list          # of those that are to come
+    differences:list    # whether those that came are others
+
+    def __init__(self,
+        regularizer:Regularizer, # I-STAR in its variants, CosReg, VICReg, GOR, FroSSL, uniformity, KoLeo or SIGReg
+    ):
+        super().__init__()
+        self.regularizer, self.marks, self.differences = check_regularizer(regularizer), [], []
+        _update_of(regularizer)    # an error if there is no way
 
     def __getattr__(self, name:str)->object:
         try: return super().__getattr__(name)
@@ -292,23 +298,14 @@ class _Shown(Regularizer):
 
     @property
     def needs_reference(self)->bool: return self.regularizer.needs_reference
+
     @property
     def scope(self)->str: return self.regularizer.scope
+
     @property
     def layers(self): return self.regularizer.layers
+
     def collect(self, batches:Iterable[HiddenStates])->None: self.regularizer.collect(batches)
-
-
-def _mark(states:HiddenStates)->tuple[int,Tensor]: # how many tokens; (d,) the first state of the last layer
-    "What tells a micro-batch of the second pass from another one."
-    first = states.kept[-1].detach()[0, 0].to(torch.float32, copy=True)    # a view would keep the whole layer
-    return int(states.host_mask.count_nonzero()), first
-
-# %% ../../nbs/penalties/09_whole_update.ipynb #9b500052b
-class _Compared(_Shown):
-    "Micro-batches that must be those shown before."
-    marks:list          # of those that are to come
-    differences:list    # whether those that came are others
 
     def compare(self, states:HiddenStates)->None:
         "An error for other micro-batches than those that were prepared, at the last of them where it takes looking."
@@ -319,16 +316,6 @@ class _Compared(_Shown):
             self.marks = []
             raise ValueError("`states` differ from those given to `prepare`: use the same micro-batches in the same "
                              "order, and restore the random state before them")
-
-# %% ../../nbs/penalties/09_whole_update.ipynb #9b500053
-class WholeUpdate(_Compared):
-    "A penalty that counts the micro-batches of an update as one batch."
-    def __init__(self,
-        regularizer:Regularizer, # I-STAR in its variants, CosReg, VICReg, GOR, FroSSL, uniformity, KoLeo or SIGReg
-    ):
-        super().__init__()
-        self.regularizer, self.marks, self.differences = check_regularizer(regularizer), [], []
-        _update_of(regularizer)    # an error if there is no way
 
     @torch.no_grad()
     def prepare(self,
