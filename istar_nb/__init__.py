@@ -45,6 +45,7 @@ _public = {
     "report.judging": "judge",
     "embeddings.health": "health Health",
     "embeddings.evaluator": "IsotropyEvaluator",
+    "embeddings.alarm": "CollapseAlarm",
     "app.explorers": "explore_spectrum explore_batches explore_barcode",
     "report.statistics": "paired_differences sign_flip_test student_interval crossed_interval holm seeds_needed",
 }

@@ -77,6 +77,7 @@ from .report.judging import judge as judge
 from .embeddings.health import health as health
 from .embeddings.health import Health as Health
 from .embeddings.evaluator import IsotropyEvaluator as IsotropyEvaluator
+from .embeddings.alarm import CollapseAlarm as CollapseAlarm
 from .app.explorers import explore_spectrum as explore_spectrum
 from .app.explorers import explore_batches as explore_batches
 from .app.explorers import explore_barcode as explore_barcode

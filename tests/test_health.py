@@ -98,10 +98,29 @@ def test_no_verdict_is_turned_by_the_number_of_texts():
     "A verdict may become known with more texts. It is never replaced by another one."
     seen = {}
     for n in (64, 512, 4096):
-        for finding in health(clustered(n, seed=n), dims=[12]).findings:
+        found = health(clustered(n, seed=n), dims=[12])
+        assert found.verdict != "collapsed"
+        for finding in found.findings:
             seen.setdefault(finding["name"], []).append(finding["verdict"])
     for name, verdicts in seen.items(): assert len({*verdicts} - {"not known"}) <= 1, (name, verdicts)
-    assert seen["IsoScore, unbiased"][-1] == "not collapsed" and seen["evenness of variances"][-1] == "even"
+    assert seen["collapse, cone"][-1] == "healthy" and seen["evenness of variances"][-1] == "even"
+
+
+def test_collapsed_vectors_are_said_to_be_and_fail_on_request(run):
+    "Moved to a mean cosine of 0.997; an isotropic rest at 0.996; half of the rows copies of the others: all passed before."
+    rng = np.random.default_rng(0)
+    healthy, away = rng.normal(size=(300, 64)).astype("float32"), np.eye(64, dtype="float32")[0]
+    uneven = healthy*np.linspace(3, 0.3, 64, dtype="float32")
+    said = {}
+    for name, x in dict(healthy=healthy, moved=uneven + 240*away, rest=healthy + 127*away,
+                        copied=np.concatenate([healthy[:150], healthy[:150]])).items():
+        np.save("vectors.npy", x)
+        code, text = run("health", "vectors.npy", "--dims", "16", "--fail-on", "collapsed")
+        said[name] = " ".join(text.split())
+        assert code == (name != "healthy"), text
+        with open("health/health.html", encoding="utf-8") as file: assert ("Collapsed (" in file.read()) == (name != "healthy")
+    assert said["healthy"].startswith("Healthy") and "cone:" in said["moved"] and "cone:" in said["rest"]
+    assert said["copied"].startswith("Collapsed") and "150 pairs of near-duplicates" in said["copied"]
 
 
 def test_the_package_imports_without_sentence_transformers_and_says_what_its_evaluator_needs():

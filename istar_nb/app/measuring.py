@@ -312,6 +312,7 @@ class Examined:
     margin: float = 0.01            # difference that would not matter
     tokens: Literal["mean", "cls", "last"] | None = None # how tokens become a vector; default: as the model says
     max_length: int = 256           # tokens kept of a text, where the model does not say
+    fail_on: Literal["collapsed", "not-known"] | None = None # exit with 1 if collapsed, or if not healthy; default: never
     out: Path = Path("health")      # folder for the report, as HTML and JSON; an earlier report gets a number
     progress: bool = True           # show a progress bar
     data_dir: str | None = None     # folder with the tasks' files; default: the variable ISTAR_DATA
@@ -398,6 +399,7 @@ def health_command(
         istar health minilm sentences.txt --pairs pairs.csv
         istar health minilm stdlib-docs --limit 500
         istar health vectors.npy --pairs rows.csv --relevant found.csv
+        istar health minilm sentences.txt --fail-on collapsed
     """
     out, file = check_place("--out", local_path(what.out)), local_path(what.model).is_file()
     if not what.model: raise ValueError("name a model or a file of vectors, as in `istar health minilm sentences.txt`")
@@ -417,3 +419,5 @@ def health_command(
                    max_length=what.max_length, progress=what.progress)
     if source: found = replace(found, source=found.source.replace(" texts (", f" texts of {source} (", 1))
     _report(found, out/"health")
+    failing = ("collapsed", "not known") if what.fail_on == "not-known" else (what.fail_on,)
+    if found.verdict in failing: raise SystemExit(1)

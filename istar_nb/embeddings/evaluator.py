@@ -13,7 +13,8 @@ from collections.abc import Iterable
 import torch
 
 from ..base.checks import check_number
-from .quality import shape_of
+from .collapse import halves_of, stream_kinds, verdict_on
+from ..geometry.second_moments import Jackknifed
 
 try: from sentence_transformers.base.evaluation.evaluator import BaseEvaluator
 except ImportError:    # before version 6, or not installed
@@ -43,7 +44,7 @@ class _OfTexts(BaseEvaluator):
         self.name, self.write_csv = name, write_csv
         self.batch_size = check_number("batch_size", batch_size, "[1, inf)", whole=True)
         self.show_progress_bar = show_progress_bar
-        self.primary_metric, self.greater_is_better = "isoscore_unbiased", True
+        self.primary_metric, self.greater_is_better = "room", True
         self.csv_file = f"isotropy_evaluation{f'_{name}' if name else ''}_results.csv"
 
     def _write(self, folder:str, row:dict)->None:
@@ -62,20 +63,21 @@ class _OfTexts(BaseEvaluator):
 
 # %% ../../nbs/embeddings/05_evaluator.ipynb #h3da5531
 class IsotropyEvaluator(_OfTexts):
-    "Unbiased IsoScore and cosines of unrelated texts of a SentenceTransformer, each with its standard error."
+    "How far a SentenceTransformer is from a collapse, by three kinds, each with its standard error."
     def __call__(self,
         model:torch.nn.Module,      # a SentenceTransformer
         output_path:str|None=None,  # folder of the csv file
         epoch:float=-1,             # of the training
         steps:int=-1,               # in it
     )->dict[str,float]:             # name of a metric, or of its error (`_se`) -> value
-        "Embed the texts, and say how isotropic they are."
+        "Embed the texts, and say how far they are from a collapse."
         x = model.encode(self.texts, batch_size=self.batch_size, show_progress_bar=self.show_progress_bar,
                          convert_to_tensor=True)
-        found = shape_of(x.detach().float().cpu())
-        metrics = {}
-        for metric in ("isoscore_unbiased", "mean_cosine", "cosine_spread"):
-            metrics |= {metric: found[metric].value.item(), f"{metric}_se": found[metric].standard_error.item()}
+        found, missing = stream_kinds(halves_of(x.detach().float().cpu())), Jackknifed(torch.nan, torch.nan)
+        metrics = dict(room=verdict_on(found).room)
+        for name in ("total", "cone", "dimensional"):
+            value, error = map(float, found.get(name, missing))
+            metrics |= {name: value, f"{name}_se": error}
         if output_path is not None and self.write_csv:
             self._write(output_path, dict(epoch=epoch, steps=steps) | metrics)
         metrics = self.prefix_name_to_metrics(metrics, self.name)

@@ -57,17 +57,11 @@ def _evenness(rows:RowSums, total:Callable)->Tensor:
     return traces.trace_squared/(d*(traces.squared - d*MEMBERS["vicreg_covariance"](rows, total)))
 
 
-def _isoscore(rows:RowSums, total:Callable)->Tensor:
-    return (MEMBERS["participation_ratio"](rows, total) - 1)/(rows.s.shape[1] - 1)
-
-
-_shape = dict(mean_cosine=MEMBERS["mean_cosine"], cosine_spread=_spread,
-              cosine_offset=lambda rows, total: MEMBERS["mean_cosine"](rows, total)/_spread(rows, total),
-              isoscore_unbiased=_isoscore, evenness=_evenness)
+_shape = dict(cosine_spread=_spread, evenness=_evenness)
 
 def shape_of(
     x:Tensor, # (n, d) one vector a text, n ≥ 5
-)->dict[str,Jackknifed]: # mean and spread of cosines and their ratio; IsoScore; evenness of variances, in (0, 1]
+)->dict[str,Jackknifed]: # spread of cosines; evenness of variances, in (0, 1]
     "What vectors of unrelated texts look like, as averages over distinct texts."
     rows = row_sums(x)
     return {name: estimate(lambda total, of=of: of(rows, total)) for name, of in _shape.items()}
