@@ -1,7 +1,8 @@
 """What `CollapseAlarm` costs: `python benchmarks/alarm.py [--help]`.
 
-Times in turn a training step (forward, backward, AdamW) of a model, what the alarm's hook does with its vectors, and a look
-at those of all steps since the last one. The cost is that of the hook and of a step's share of a look, against the step.
+Times in turn a training step (forward, backward, AdamW) of a model, what the alarm's hook does with its vectors, and a
+look at those of all steps since the last one. The cost is that of the hook and of a step's share of a look, against
+the step.
 Writes results/benchmarks/alarm.json when `--record` is given.
 """
 import argparse
@@ -43,9 +44,11 @@ def main():
         step()    # the hooks find what they look for
         for _ in range(args.every): alarm.metric.update(rows)
     metric = alarm.metric
-    found = timed(dict(step=step, hook=lambda: metric.update(rows), look=lambda: stream_kinds(metric.halves)), args.repeats)
+    found = timed(dict(step=step, hook=lambda: metric.update(rows), look=lambda: stream_kinds(metric.halves)),
+                  args.repeats)
     whole, hook, look = (median(found[name]) for name in ("step", "hook", "look"))
-    figures = dict(model=args.model, batch=args.batch, length=args.length, every=args.every, threads=torch.get_num_threads(),
+    figures = dict(model=args.model, batch=args.batch, length=args.length, every=args.every,
+                   threads=torch.get_num_threads(),
                    step_ms=round(1000*whole, 1), hook_ms=round(1000*hook, 2), look_ms=round(1000*look, 1),
                    cost=round((hook + look/args.every)/whole, 5))
     print(figures)

@@ -1,8 +1,9 @@
 """Where healthy encoders lie, and which planted collapses are found: `python benchmarks/collapse.py [--help]`.
 
-Reads sentences of CoLA, MRPC, QNLI and SQuAD from `ISTAR_DATA`, encodes them with MiniLM, MPNet (where it is installed) and random
-models, measures the five kinds of `istar_nb.embeddings.collapse` in disjoint splits of 64 to 10,000 texts, and plants
-collapses in MiniLM's vectors. Writes results/benchmarks/collapse.json when `--record` is given.
+Reads sentences of CoLA, MRPC, QNLI and SQuAD from `ISTAR_DATA`, encodes them with MiniLM, MPNet (where it is
+installed) and random models, measures the five kinds of `istar_nb.embeddings.collapse` in disjoint splits of 64 to
+10,000 texts, and plants collapses in MiniLM's vectors. Writes results/benchmarks/collapse.json when `--record` is
+given.
 """
 import argparse
 import json
@@ -20,9 +21,11 @@ from istar_nb.text.tasks import load_task
 SIZES, SPLITS = (64, 256, 1024, 4096, 10_000), 6
 COLUMNS = dict(cola="sentence", mrpc="sentence1", qnli="question", squad="question")
 NULLS = [("minilm", "cola", 10_000), ("minilm", "mrpc", 3000), ("minilm", "qnli", 2500), ("minilm", "squad", 10_000),
-         ("mpnet", "cola", 1500), ("mpnet", "mrpc", 600), ("random-minilm", "cola", 3000), ("random-minilm", "mrpc", 1000),
+         ("mpnet", "cola", 1500), ("mpnet", "mrpc", 600),
+         ("random-minilm", "cola", 3000), ("random-minilm", "mrpc", 1000),
          ("tiny-distilbert", "cola", 4096), ("tiny-roberta", "cola", 4096)]
-PLANTED = dict(cone=(0.6, 0.8, 0.9, 0.95, 0.98, 0.997), isotropic_cone=(0.9, 0.95, 0.996), dimensional=(32, 16, 8, 4, 2),
+PLANTED = dict(cone=(0.6, 0.8, 0.9, 0.95, 0.98, 0.997), isotropic_cone=(0.9, 0.95, 0.996),
+               dimensional=(32, 16, 8, 4, 2),
                cluster=(0.5, 0.3, 0.2, 0.1, 0.05), partial=(0.1, 0.2, 0.3, 0.5, 0.7))
 
 
@@ -43,12 +46,14 @@ def encoded(name, corpus, most, cache):
         order, found = sorted(range(len(texts[:most])), key=lambda i: len(texts[i])), {}
         for start in range(0, len(order), 64):
             ids = order[start:start + 64]
-            batch = tokenizer([texts[i] for i in ids], padding=True, truncation=True, max_length=64, return_tensors="pt")
+            batch = tokenizer([texts[i] for i in ids], padding=True, truncation=True, max_length=64,
+                              return_tensors="pt")
             with torch.no_grad(): layers = model(**batch, output_hidden_states=True).hidden_states
             mask = batch["attention_mask"][..., None].float()
             mid, last = ((x*mask).sum(1)/mask.sum(1) for x in (layers[len(layers)//2], layers[-1]))
             found |= {i: row for i, *row in zip(ids, mid, last, layers[-1][:, 0])}
-        for file, part in zip(files, zip(*(found[i] for i in range(len(found))))): np.save(file, torch.stack(part).numpy())
+        for file, part in zip(files, zip(*(found[i] for i in range(len(found))))):
+            np.save(file, torch.stack(part).numpy())
     return {kind: torch.from_numpy(np.load(file)) for kind, file in zip(kinds, files)}
 
 
@@ -101,7 +106,8 @@ def planted(x, kind, strength, rng):
         x = own + strength*(x - own)
     if kind == "partial":    # that share of rows is a copy of other rows, or copied, nearly
         copies = round(strength*len(x)/2)
-        x[:copies] = x[copies:2*copies] + 0.01*spread*torch.from_numpy(rng.normal(size=x[:copies].shape))/x.shape[1]**0.5
+        noise = torch.from_numpy(rng.normal(size=x[:copies].shape))/x.shape[1]**0.5
+        x[:copies] = x[copies:2*copies] + 0.01*spread*noise
     return x.float()
 
 
@@ -115,7 +121,8 @@ def detections(x, draws):
                          for _ in range(draws)]
                 words = [v.word for v in found]
                 rows.append(dict(kind=kind, strength=strength, n=n, draws=draws, collapsed=words.count("collapsed"),
-                                 not_known=words.count("not known"), said=sorted({k for v in found for k, w in v.kinds.items()
+                                 not_known=words.count("not known"), 
+                                 said=sorted({k for v in found for k, w in v.kinds.items()
                                                                                  if w == "collapsed"})))
                 print(rows[-1], flush=True)
     return rows
@@ -134,7 +141,8 @@ def main():
     print(json.dumps(least_rooms(rows), indent=1))
     if args.only_nulls: return
     table = detections(encoded("minilm", "cola", 10_000, args.cache)["last-mean"], args.draws)
-    record = dict(edges={name: kind.edge for name, kind in KINDS.items()}, least_rooms=least_rooms(rows), nulls=rows, planted=table)
+    record = dict(edges={name: kind.edge for name, kind in KINDS.items()}, least_rooms=least_rooms(rows),
+                  nulls=rows, planted=table)
     if args.record: store("collapse", load_before, **record)
 
 

@@ -107,7 +107,7 @@ def test_no_verdict_is_turned_by_the_number_of_texts():
 
 
 def test_collapsed_vectors_are_said_to_be_and_fail_on_request(run):
-    "Moved to a mean cosine of 0.997; an isotropic rest at 0.996; half of the rows copies of the others: all passed before."
+    "Moved to a mean cosine of 0.997; an isotropic rest at 0.996; half of the rows copied: all passed before."
     rng = np.random.default_rng(0)
     healthy, away = rng.normal(size=(300, 64)).astype("float32"), np.eye(64, dtype="float32")[0]
     uneven = healthy*np.linspace(3, 0.3, 64, dtype="float32")
@@ -118,7 +118,8 @@ def test_collapsed_vectors_are_said_to_be_and_fail_on_request(run):
         code, text = run("health", "vectors.npy", "--dims", "16", "--fail-on", "collapsed")
         said[name] = " ".join(text.split())
         assert code == (name != "healthy"), text
-        with open("health/health.html", encoding="utf-8") as file: assert ("Collapsed (" in file.read()) == (name != "healthy")
+        with open("health/health.html", encoding="utf-8") as file:
+            assert ("Collapsed (" in file.read()) == (name != "healthy")
     assert said["healthy"].startswith("Healthy") and "cone:" in said["moved"] and "cone:" in said["rest"]
     assert said["copied"].startswith("Collapsed") and "150 pairs of near-duplicates" in said["copied"]
 

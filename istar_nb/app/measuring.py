@@ -312,7 +312,7 @@ class Examined:
     margin: float = 0.01            # difference that would not matter
     tokens: Literal["mean", "cls", "last"] | None = None # how tokens become a vector; default: as the model says
     max_length: int = 256           # tokens kept of a text, where the model does not say
-    fail_on: Literal["collapsed", "not-known"] | None = None # exit with 1 if collapsed, or if not healthy; default: never
+    fail_on: Literal["collapsed", "not-known"] | None = None # exit with 1 if collapsed, or if not healthy
     out: Path = Path("health")      # folder for the report, as HTML and JSON; an earlier report gets a number
     progress: bool = True           # show a progress bar
     data_dir: str | None = None     # folder with the tasks' files; default: the variable ISTAR_DATA

@@ -31,7 +31,7 @@ class CollapseAlarm(TrainerCallback, LightningCallback):
         every:int=100,        # steps between two looks
         stop:bool=False,      # end the training at a collapse; False: warn, once for each kind
         layer:str|None=None,  # name of the module whose output is watched; None: see above
-        track:Callable[[dict],Any]|None=None, # takes the values of each look: `trainer.log`, `wandb.log`; None: Lightning's
+        track:Callable[[dict],Any]|None=None, # takes the values of each look, as `wandb.log`; None: Lightning's
     ):
         self.every = check_number("every", every, "[1, inf)", whole=True)
         self.stop, self.layer, self.track = stop, layer, track

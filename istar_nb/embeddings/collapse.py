@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..base.points import unit_rows
 from ..geometry.halves import Halves, cloud_of, keys_of, measures_of, no_halves, scaled, take_in
 from ..geometry.second_moments import Jackknifed
 from ..geometry.sums import parts_of
@@ -122,7 +121,7 @@ def verdict_on(
     found:dict[str,Jackknifed],              # of `stream_kinds` or `kinds_of`
     reference:dict[str,Jackknifed]|None=None, # of an earlier or untrained model
 )->Verdict:
-    "Whether vectors have collapsed, with a false-alarm rate of 1 %."
+    "Whether vectors have collapsed, by the edges of the healthy encoders that were measured."
     words, least = {}, 1.
     for name, (value, error) in found.items():
         room, edge, margin = room_of(name, float(value)), KINDS[name].edge, errors_away*float(error)

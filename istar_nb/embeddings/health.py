@@ -62,7 +62,8 @@ def _cosine_findings(x:Tensor)->list[dict]:
 def _named_rows(found:Neighbours, rows:Tensor)->tuple[list[list[int]],list[list[int]]]:
     "Pairs of near-duplicates, closest first, and hubs with how many texts they are near to."
     distances, counts = found.distances[:, 0], torch.bincount(found.rows.flatten(), minlength=len(found.rows))
-    pairs = {tuple(sorted((i, int(found.rows[i, 0])))): None for i in distances.argsort().tolist() if distances[i] < near}
+    pairs = {tuple(sorted((i, int(found.rows[i, 0])))): None
+             for i in distances.argsort().tolist() if distances[i] < near}
     hubs = [i for i in counts.argsort(descending=True).tolist() if counts[i] > 10*found.rows.shape[1]]
     return ([rows[list(pair)].tolist() for pair in pairs], [[int(rows[i]), int(counts[i])] for i in hubs])
 
@@ -283,7 +284,7 @@ def plot_differences(
     return ax
 
 # %% ../../nbs/embeddings/04_health.ipynb #07f0c931
-_how = ("± one standard error. Edges of collapse and their false-alarm rate of 1 % are measured on healthy encoders; another "
+_how = ("± one standard error. The edges of collapse are those of the healthy encoders that were measured. Another "
         "verdict is given where two standard errors are on one side of its edge, and is otherwise not known.")
 _agreement = ("Agreement: the correlation of the cosines of held-out texts with those of the vectors as they are. "
               "Variants are fitted to other texts.")
@@ -303,7 +304,8 @@ def _health_page(found:_Examined)->str: # HTML
                 Section("What the vectors are like", _how, [*columns, "what it means"], rows)]
     plt.close(fig)
     versions = ", ".join(f"{name} {version}" for name, version in found.environment["versions"].items())
-    return html_page(f"Is {found.model} healthy for retrieval?", sections, lead=f"{found.opening()} {found.source}", footer=versions)
+    return html_page(f"Is {found.model} healthy for retrieval?", sections, lead=f"{found.opening()} {found.source}",
+                     footer=versions)
 
 # %% ../../nbs/embeddings/04_health.ipynb #80fe1559
 class Health(_Examined):
@@ -326,7 +328,8 @@ class Health(_Examined):
         "The verdict in a sentence, and which rows are near-duplicates or hubs."
         rows = [f"{len(self.duplicates):,} pairs of near-duplicates, first rows "
                 + ", ".join(f"{i} and {j}" for i, j in self.duplicates[:5]) + "."]*bool(self.duplicates)
-        rows += ["Hubs: " + ", ".join(f"row {i} (near {count:,} texts)" for i, count in self.hubs[:5]) + "."]*bool(self.hubs)
+        hubs = ", ".join(f"row {i} (near {count:,} texts)" for i, count in self.hubs[:5])
+        rows += [f"Hubs: {hubs}."]*bool(self.hubs)
         return " ".join([self.sentence, *rows])
 
     def show(self)->None:
@@ -395,11 +398,13 @@ def health(
     graph = neighbours(described)
     kinds = kinds_of(described, graph)
     said = verdict_on(kinds)
-    findings = [*_collapse_findings(kinds, said.kinds), *_cosine_findings(described), *_coordinate_findings(described), *_massive_finding(vectors.massive)]
+    findings = [*_collapse_findings(kinds, said.kinds), *_cosine_findings(described),
+                *_coordinate_findings(described), *_massive_finding(vectors.massive)]
     if len(asked.labels): findings += _class_findings(x[asked.labelled], asked.labels)
     shown = len(asked.documents) - bool((asked.own >= 0).any())    # a query is not shown itself
     if len(asked.queries) and k >= shown:
         raise ValueError(f"`k` is {k}, and of {shown} documents all would be shown: give more, or a smaller `k`")
     rows = _variant_rows(x, asked, check_dims(dims, x.shape[1]), k, margin)
     named = _named_rows(graph, asked.described)
-    return Health(name, _source_of(asked, vectors.how), k, margin, said.word, said.sentence, *named, findings, rows, advice_on(rows), environment())
+    return Health(name, _source_of(asked, vectors.how), k, margin, said.word, said.sentence, *named, findings, rows,
+                  advice_on(rows), environment())
