@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from harness import store
-from istar_nb.embeddings.collapse import KINDS, kinds_of, room_of, verdict_on
+from istar_nb.embeddings.collapse import COLLAPSES, kinds_of, room_of, verdict_on
 from istar_nb.text.encoders import load_encoder
 from istar_nb.text.tasks import load_task
 
@@ -85,7 +85,7 @@ def least_rooms(rows):
     for row in rows:
         key = row["encoder"], row["vector"], row["corpus"], row["n"]
         for name, (value, _) in row["kinds"].items(): cells.setdefault((name, *key), []).append(room_of(name, value))
-    return {name: rounded(min(np.mean(v) for key, v in cells.items() if key[0] == name)) for name in KINDS}
+    return {name: rounded(min(np.mean(v) for key, v in cells.items() if key[0] == name)) for name in COLLAPSES}
 
 
 def planted(x, kind, strength, rng):
@@ -141,7 +141,7 @@ def main():
     print(json.dumps(least_rooms(rows), indent=1))
     if args.only_nulls: return
     table = detections(encoded("minilm", "cola", 10_000, args.cache)["last-mean"], args.draws)
-    record = dict(edges={name: kind.edge for name, kind in KINDS.items()}, least_rooms=least_rooms(rows),
+    record = dict(edges={name: kind.edge for name, kind in COLLAPSES.items()}, least_rooms=least_rooms(rows),
                   nulls=rows, planted=table)
     if args.record: store("collapse", load_before, **record)
 

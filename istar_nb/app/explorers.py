@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,14 +32,14 @@ from ..training.runs import RunConfig, defaults
 
 if TYPE_CHECKING:
     import pandas as pd
-    from ipywidgets import VBox, Widget
+    from ipywidgets import VBox
     from matplotlib.figure import Figure
 
 # %% ../../nbs/app/01_explorers.ipynb #22cdf4a7
 def explorer(
-    draw:Callable[...,"Figure"], # what is shown
-    **controls:"Widget",         # argument of `draw` -> what chooses its value
-)->"VBox":                       # for the output of a cell
+    draw:Callable,               # what is shown: a figure of these arguments
+    **controls:Any,              # argument of `draw` -> what chooses its value
+)->Any:                          # a widget, for the output of a cell
     "Controls, and below them the figure of the values that they have."
     from ipywidgets import Image, VBox, interactive_output
     from matplotlib import pyplot as plt
@@ -57,7 +57,7 @@ def slider(
     low:float,         # smallest value
     high:float,        # largest value
     step:float=1,      # difference between neighbouring values
-)->"Widget":
+)->Any: # an ipywidgets widget
     "A slider of whole numbers where the step is one, else of floats."
     from ipywidgets import FloatSlider, IntSlider
     kind = IntSlider if isinstance(step, int) else FloatSlider
@@ -67,7 +67,7 @@ def slider(
 def menu(
     label:str,             # shown beside it
     options:Sequence[str], # values; the first one is chosen at first
-)->"Widget":
+)->Any: # an ipywidgets widget
     "A choice between a few words."
     from ipywidgets import Dropdown
     return Dropdown(options=options, description=label)

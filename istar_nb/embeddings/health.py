@@ -18,7 +18,7 @@ from torch import Tensor
 from ..base.checks import check_number
 from ..base.files import local_path
 from ..base.points import unit_rows
-from .collapse import KINDS, Neighbours, near, neighbours, kinds_of, verdict_on
+from .collapse import COLLAPSES, Neighbours, near_duplicate, neighbours, kinds_of, verdict_on
 from .quality import (Judged, _cosine_matrix, agreement, bit_balance, cosine_quantiles,
                                          difference_verdict, isoscore_within, judged_pairs, judged_recalls,
                                          largest_share, recalls, shape_of, side)
@@ -44,7 +44,7 @@ def _of_edge(name:str, found:Jackknifed, edge:float, below:str, above:str, note:
 
 def _collapse_findings(kinds:dict[str,Jackknifed], words:dict[str,str])->list[dict]:
     "The kinds of collapse."
-    return [_finding(f"collapse, {name}", found, words[name], KINDS[name].says.format(float(found.value)))
+    return [_finding(f"collapse, {name}", found, words[name], COLLAPSES[name].says.format(float(found.value)))
             for name, found in kinds.items()]
 
 
@@ -63,7 +63,7 @@ def _named_rows(found:Neighbours, rows:Tensor)->tuple[list[list[int]],list[list[
     "Pairs of near-duplicates, closest first, and hubs with how many texts they are near to."
     distances, counts = found.distances[:, 0], torch.bincount(found.rows.flatten(), minlength=len(found.rows))
     pairs = {tuple(sorted((i, int(found.rows[i, 0])))): None
-             for i in distances.argsort().tolist() if distances[i] < near}
+             for i in distances.argsort().tolist() if distances[i] < near_duplicate}
     hubs = [i for i in counts.argsort(descending=True).tolist() if counts[i] > 10*found.rows.shape[1]]
     return ([rows[list(pair)].tolist() for pair in pairs], [[int(rows[i]), int(counts[i])] for i in hubs])
 

@@ -157,7 +157,7 @@ class RunConfig(Described):
     model: str = "minilm"             # an alias (minilm, tiny-bert, ...), a local folder or a hub id
     head: Literal["own", "linear"] | None = None  # the model's, or one linear layer on [CLS]; None: the method's
     method: MethodName = "none"       # what is done about isotropy: of the table, or my_module:MyPenalty
-    options: dict | None = field(default=None, hash=False) # of a class of one's own: its parameters, as {"width": 3}
+    options: dict | None = field(default=None, hash=False) # of a class of one's own: its parameters by name
     lam: float | None = None          # λ of the penalty; None: the method's own. istar: above 0 raises ι, below lowers
     relative: float | None = None     # instead of λ: the penalty's gradient as a fraction of the task's, with λ's sign
     lam_start: float = 0.             # epochs before the penalty sets in; fractions are allowed
