@@ -19,8 +19,7 @@ from typing import Annotated, Literal
 
 from ..base.files import local_folder, local_path, write_file
 from ..base.checks import near
-from ..base.programs import place_of_process
-from ..base.programs import waiting
+from ..base.programs import place_of_process, waiting
 from ..sweeps.executors import Resources
 from ..training.records import RunRecord
 from ..training.runs import RunConfig, task_of

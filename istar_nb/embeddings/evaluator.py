@@ -14,6 +14,7 @@ import torch
 
 from ..base.checks import check_number
 from .collapse import halves_of, stream_kinds, verdict_on
+from ..geometry.scores import isoscore_with_error
 from ..geometry.second_moments import Jackknifed
 
 try: from sentence_transformers.base.evaluation.evaluator import BaseEvaluator
@@ -63,7 +64,7 @@ class _OfTexts(BaseEvaluator):
 
 # %% ../../nbs/embeddings/05_evaluator.ipynb #h3da5531
 class IsotropyEvaluator(_OfTexts):
-    "How far a SentenceTransformer is from a collapse, by three kinds, each with its standard error."
+    "How far a SentenceTransformer is from a collapse, by three kinds, and its IsoScore, with standard errors."
     def __call__(self,
         model:torch.nn.Module,      # a SentenceTransformer
         output_path:str|None=None,  # folder of the csv file
@@ -72,10 +73,12 @@ class IsotropyEvaluator(_OfTexts):
     )->dict[str,float]:             # name of a metric, or of its error (`_se`) -> value
         "Embed the texts, and say how far they are from a collapse."
         x = model.encode(self.texts, batch_size=self.batch_size, show_progress_bar=self.show_progress_bar,
-                         convert_to_tensor=True)
-        found, missing = stream_kinds(halves_of(x.detach().float().cpu())), Jackknifed(torch.nan, torch.nan)
+                         convert_to_tensor=True).detach().float().cpu()
+        found, missing = stream_kinds(halves_of(x)), Jackknifed(torch.nan, torch.nan)
         metrics = dict(room=verdict_on(found).room)
-        for name in ("total", "cone", "dimensional"):
+        if "cone" in found:    # else all vectors are equal
+            found["isoscore_unbiased"] = Jackknifed(*isoscore_with_error(x)[:2])
+        for name in ("total", "cone", "dimensional", "isoscore_unbiased"):
             value, error = map(float, found.get(name, missing))
             metrics |= {name: value, f"{name}_se": error}
         if output_path is not None and self.write_csv:

@@ -26,6 +26,7 @@ from .questions import Questions, _RowNumbers, _Texts, in_roles, questions
 from .reading import Massive, Vectors, read_points, sentence_vectors
 from .variants import check_dims, variants
 from ..geometry.measures import outlier_dimensions
+from ..geometry.scores import isoscore_with_error
 from ..geometry.second_moments import Jackknifed, class_variances
 from ..report.figures import literal, png_bytes, signed, style
 from ..report.model_measures import model_label
@@ -52,6 +53,7 @@ def _cosine_findings(x:Tensor)->list[dict]:
     "Cosines of unrelated texts."
     shape, quantiles = shape_of(x), cosine_quantiles(x, (0.95, 0.99))
     return [
+        _finding("IsoScore, unbiased", Jackknifed(*isoscore_with_error(x)[:2]), "", "does not see where the mean is"),
         _finding("spread of cosines of unrelated texts", shape["cosine_spread"], "", "standard deviation over pairs"),
         _finding("1 unrelated pair in 20 is above", quantiles[0.95], "", "a threshold"),
         _finding("1 unrelated pair in 100 is above", quantiles[0.99], "", "a stricter threshold"),

@@ -20,9 +20,8 @@ from torch import Tensor, nn
 from ..geometry.batch_scores import PooledUnbiasedScore, check_sentences, sentence_totals
 from ..base.checks import check_number
 from ..base.covariance import Moments, check_covariance, check_zeta
-from ..base.modes import same_buffers, same_random_state
+from ..base.modes import check_precision, format_of, products_in, same_buffers, same_random_state
 from ..base.points import from_numpy, working_dtype
-from ..base.modes import check_precision, format_of, products_in
 from ..base.processes import check_scope, process_count, processes_of
 from ..geometry.scores import (GramIsoScore, PooledIsoScore, Reference, TooFew, check_facts, few_points,
                                       pooled_covariance, reference_of)

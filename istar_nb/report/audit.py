@@ -19,7 +19,7 @@ from ..geometry.halves import Halves, joined_halves, scaled, total_of
 from ..geometry.streaming import allowed_memory, points_of
 from ..geometry.sums import parts_of
 from .isotropy import Isotropy, text_tuples
-from .model_measures import Measurement, check_layers, find_encoder, _pooled
+from .model_measures import Measurement, check_layers, find_encoder, pooled_of
 from .reports import layer_label, error_note, gaps, show_table, with_error
 from ..text.features import cut_note, random_batches
 from ..text.encoders import hidden_states
@@ -74,7 +74,7 @@ def _summaries(clouds:dict[str,dict[int,Measurement]])->dict[str,dict[str,dict]]
     every = {}
     for part, layers in clouds.items():
         deep = [m for l, m in layers.items() if l > 0 and m.metrics.count]
-        every[part] = {str(l): m for l, m in layers.items()} | _pooled(deep)
+        every[part] = {str(l): m for l, m in layers.items()} | pooled_of(deep)
     found = {part: {l: _summary(m) for l, m in layers.items()} for part, layers in every.items()}
     for l, text in every["text"].items():
         if (padding := every["padding"].get(l)) is None: continue

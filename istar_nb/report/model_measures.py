@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['READINGS', 'Texts', 'Points', 'Sample', 'Measurement', 'Shrinkage', 'check_reference', 'as_texts', 'take_in_layer',
-           'pooled_summary', 'measure_model', 'shrinkage_of', 'distinct', 'check_layers', 'model_label', 'find_encoder',
-           'TextReading', 'measure_models', 'row_error', 'measure_embeddings', 'measure_clouds']
+           'pooled_of', 'pooled_summary', 'measure_model', 'shrinkage_of', 'distinct', 'check_layers', 'model_label',
+           'find_encoder', 'TextReading', 'measure_models', 'row_error', 'measure_embeddings', 'measure_clouds']
 
 # %% ../../nbs/report/02_model_measures.ipynb #5c459b36
 import contextlib
@@ -185,7 +185,7 @@ def _take_in(
         take_in_layer(found[l], states, l, tokens, numbers)
 
 # %% ../../nbs/report/02_model_measures.ipynb #3472b56a
-def _pooled(parts:list[Measurement])->dict[str,Measurement]: # empty for fewer than two parts or different dimensions
+def pooled_of(parts:list[Measurement])->dict[str,Measurement]: # empty for fewer than two parts or different dimensions
     "The union of layers of the same texts, from their sums."
     if len(parts) < 2 or len({m.metrics.d for m in parts}) > 1: return {}
     pooled = Measurement(parts[0].metrics.tokens, memory=parts[0].metrics.memory)
@@ -199,7 +199,7 @@ def pooled_summary(
     shrinkage:Shrinkage|None=None,  # reference and ζ of IsoScore*
 )->dict[str,dict]:                  # empty where no union is
     "Measures of the union of layers."
-    return {name: m.summary_or_reason() | _star(m, shrinkage, name) for name, m in _pooled(parts).items()}
+    return {name: m.summary_or_reason() | _star(m, shrinkage, name) for name, m in pooled_of(parts).items()}
 
 # %% ../../nbs/report/02_model_measures.ipynb #5e0a71d1
 def _checked(model:nn.Module, batches:Iterable[dict])->Iterator[dict]:
@@ -258,7 +258,7 @@ def shrinkage_of(
     found = _read_layers(model, batches, tokens, layers, memory)
     if left := [i for m in found.values() for i in m.left_out]:
         raise ValueError(f"`reference`: the states of text {left[0]} (counted from 0) are not finite")
-    parts = {str(l): m for l, m in found.items()} | _pooled([m for l, m in found.items() if l > 0])
+    parts = {str(l): m for l, m in found.items()} | pooled_of([m for l, m in found.items() if l > 0])
     covs = {}
     for name, m in parts.items():
         with contextlib.suppress(ValueError): covs[name] = m.covariance()

@@ -117,6 +117,7 @@ class Resources:
     slurm: tuple[Condition, ...] = () # options of submitit, such as slurm_partition=gpu,timeout_min=600
 
     def __post_init__(self):
+        object.__setattr__(self, "slurm", tuple(self.slurm))
         for name in ("workers", "threads", "restarts", "processes_per_run"):
             if (value := getattr(self, name)) is not None:
                 check_number(name, value, f"[{int(name != 'restarts')}, inf)", whole=True)

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Literal
 
 from .executors import Event, Job, Resources, executors
 from .grids import Plan, duration, grid, plan, show_plan, terminal, whole_numbers, with_seeds
-from ..base.checks import near
 from ..base.files import absolute, folder_beside
 from ..base.programs import check_alone
 from ..training.records import RunRecord, find_record, other_origin, remedy
@@ -164,41 +163,33 @@ def _stages(configs:Sequence[RunConfig])->list[Sequence[RunConfig]]:
 
 
 # %% ../../nbs/sweeps/02_sweeps.ipynb #2d15f0ef
-_job_options = ("data_dir", "hub", "checkpoint_every", "retry_failed", "remake")    # fields of `Job` that are passed on
-
-def _sorted_options(options:dict)->tuple[dict,Resources]:
-    "What belongs to the `Job` and what to the `Resources` of a sweep; an error for anything else."
-    known = [*_job_options, *Resources.__dataclass_fields__]
-    if odd := [name for name in options if name not in known]:
-        raise TypeError(f"sweep has no option `{odd[0]}`{near(odd[0], known)}: it takes {', '.join(known)}")
-    places = {name: tuple(value) if name == "slurm" else value for name, value in options.items()
-              if name not in _job_options}
-    return {name: options[name] for name in _job_options if name in options}, Resources(**places)
-
-
 def sweep(
     spec:str|Path|Mapping|Sequence,  # grid, as YAML file or in Python; see `grid`
     seeds:Sequence[int]|None=None,   # seeds of every run; None for those of the grid
     executor:Literal["local", "processes", "ray", "slurm"]|None=None, # None: local, or processes if there are several
     root:str|Path="runs",            # folder or fsspec URL for records
+    data_dir:str|Path|None=None,     # folder with the tasks' files; None for `ISTAR_DATA`
+    hub:bool=False,                  # allow downloads from the Hugging Face hub
     checkpoints:str|Path|None=None,  # local folder for unfinished runs; None: checkpoints in a local root, else in runs
+    checkpoint_every:int|None=None,  # updates between checkpoints; None for one at the end of every epoch
+    retry_failed:bool=False,         # rerun failed runs
+    remake:bool=False,               # rerun runs whose record comes from other data or weights
     dry_run:bool=False,              # only show what there is to do
     progress:bool=True,              # show how far it is
-    **options,                       # of `Job`, such as hub and checkpoint_every, and of `Resources`, such as workers
+    **resources,                     # where and how many at once: workers, threads and the other fields of `Resources`
 )->list[RunRecord]:                  # of all runs of the grid that have one, in its order
     "Carry out the runs of a grid that have no record yet."
     check_alone("a sweep")
-    given, places = _sorted_options(options)
+    places = Resources(**resources)
     execute = _executor(executor, places)
     configs = grid(spec) if seeds is None else with_seeds(grid(spec), whole_numbers(seeds, "seeds"))
-    for name, variable in (("data_dir", "ISTAR_DATA"), ("models", "ISTAR_MODELS")):
-        folder = given.get(name) or os.environ.get(variable)
-        given[name] = folder and absolute(folder)
-    job = Job(absolute(root), checkpoints=str(folder_beside(root, "checkpoints", checkpoints)), started_in=os.getcwd(),
-              **given)
+    data_dir, models = data_dir or os.environ.get("ISTAR_DATA"), os.environ.get("ISTAR_MODELS")
+    folder = str(folder_beside(root, "checkpoints", checkpoints))
+    job = Job(absolute(root), data_dir and absolute(data_dir), hub, folder, checkpoint_every, retry_failed, remake,
+              started_in=os.getcwd(), models=models and absolute(models))
     failures = {}
     for part in ([configs] if dry_run else _stages(configs)):
-        planned = _current(plan(part, job.root, job.retry_failed), job)
+        planned = _current(plan(part, job.root, retry_failed), job)
         if dry_run: show_plan(planned)
         else: failures |= _go_through(planned, execute, job, places, progress)
     return [record for c in configs if (record := _stored(c, job, failures)) is not None]

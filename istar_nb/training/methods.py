@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['okabe_ito', 'METHODS', 'penalties', 'options', 'owners', 'entry_points_group', 'Option', 'parameters_of', 'Method',
-           'stage_score', 'frozen_features', 'train_stage', 'full_name', 'remember_method', 'method_of', 'has_penalty',
-           'is_known', 'takes_option', 'arguments_of', 'check_options', 'make_penalty', 'make_module', 'begin_of']
+           'stage_score', 'frozen_features', 'train_stage', 'options_of', 'full_name', 'remember_method', 'method_of',
+           'has_penalty', 'is_known', 'takes_option', 'arguments_of', 'check_options', 'make_penalty', 'make_module',
+           'begin_of']
 
 # %% ../../nbs/training/01_methods.ipynb #163670b3
 import ast
@@ -210,7 +211,21 @@ METHODS = {
 
 # %% ../../nbs/training/01_methods.ipynb #2822ccec
 penalties = tuple(name for name, method in METHODS.items() if method.penalty)
-options = {name: option for method in METHODS.values() for name, option in method.options.items()}    # of all methods
+def options_of(
+    methods:dict[str,Method], # rows by name
+)->dict[str,Option]:          # by their names in a run
+    "The options of all methods; an error for one name with two meanings, since a run has one field for it."
+    found = {}
+    for row in methods.values():
+        for name, option in row.options.items():
+            usual = found.setdefault(name, option)
+            if (usual.kind, usual.default) != (option.kind, option.default):
+                raise ValueError(f"{row.label} has the option {name}={option.default!r}, and another method "
+                                 f"{name}={usual.default!r}: name one of them otherwise")
+    return found
+
+
+options = options_of(METHODS)
 _shared = ("whole_update", "relative", "lam_start", "lam_ramp", "placebo", "layers", "start_isoscore", "shape")
 _needs = dict(tokens="tokens", target="target", refresh="average")    # field of a run -> parameter that it acts on
 
@@ -274,6 +289,8 @@ def is_known(method:str)->bool: return method in METHODS or ":" in method    # n
 def takes_option(method:str, option:str)->bool:
     "Whether an option belongs to a method; of a class whose source is not at hand it may."
     row = method_of(method)
+    if option in options and method not in METHODS:
+        return False    # those of a class of one's own are in the field `options`
     return row.takes is None or _belongs(option, row)
 
 # %% ../../nbs/training/01_methods.ipynb #9m510004
@@ -291,11 +308,10 @@ def _imported(place:str)->Callable:
 def arguments_of(
     c,       # configuration of a run
 )->dict:     # by the names of the class's parameters
-    "The options that a run gives its method's class; one of a reader's own keeps its own defaults."
-    row, mine = method_of(c.method), c.method in METHODS
-    given = {option.parameter: getattr(c, name) for name, option in row.options.items()
-             if name in options and (mine or getattr(c, name) != options[name].default)}
-    return given | (c.options or {})
+    "The options that a run gives its method's class: fields of the run, or what it says of a class of one's own."
+    if c.method not in METHODS:
+        return c.options or {}
+    return {option.parameter: getattr(c, name) for name, option in METHODS[c.method].options.items()}
 
 
 @cache
@@ -327,10 +343,10 @@ def _said_in_table(c, kind:str)->dict:
 
 def _said(c, takes)->dict:
     "The same for a class of one's own, which may lack a parameter for what the run says."
-    usual = dict(layers=None, tokens="real", scope="global")
+    usual = dict(layers=None, tokens="real")
     for name, value in usual.items():
         if name not in takes and getattr(c, name) != value:
-            raise ValueError(f"`{name}` is {getattr(c, name)!r}, and {c.method} does not take it")
+            raise ValueError(f"`{name}` is {getattr(c, name)!r}, and {c.method} has no parameter of this name")
     return {name: getattr(c, name) for name in usual if name in takes}
 
 

@@ -200,7 +200,7 @@ class RunConfig(Described):
 
     def __post_init__(self):
         super().__post_init__()
-        for name, value in (("method", full_name(self.method)), ("options", self.options or None)):
+        for name, value in (("method", full_name(self.method)), ("options", dict(self.options or {}) or None)):
             object.__setattr__(self, name, value)
         _check_rows(self)
         _check_ranges(self)
@@ -266,7 +266,7 @@ def task_of(config:RunConfig)->str|Task:
 
 # %% ../../nbs/training/02_runs.ipynb #45a29a82
 def _check_own(c:RunConfig)->None:
-    "An error for `options` that a class of one's own does not have, as far as its source is at hand."
+    "`options` as the types of a class of one's own, or an error, as far as its source is at hand."
     if c.options is None:
         return
     if ":" not in c.method:
@@ -277,8 +277,10 @@ def _check_own(c:RunConfig)->None:
             continue
         if name not in takes:
             raise ValueError(f"`options`: {c.method} has no parameter {name!r}{near(name, takes)}")
-        if takes[name].kind is not None:
-            check_type(name, value, takes[name].kind)
+        try:
+            if takes[name].kind is not None: c.options[name] = _as_declared(name, value, takes[name].kind)
+        except (TypeError, ValueError) as e:
+            raise type(e)(f"`options`: {str(e).replace('`', '')}") from None
 
 
 def _check_method(c:RunConfig)->None:
@@ -302,7 +304,8 @@ def _check_method(c:RunConfig)->None:
     for name, mine in owners.items():
         usual = defaults[name], method.own.get(name)
         if getattr(c, name) not in usual and c.method != "none" and not takes_option(c.method, name):
-            refuse(f"`{name}` is an option of {', '.join(mine)}, and the method is {c.method!r}")
+            refuse(f"`{name}` is an option of {', '.join(mine)}, and the method is {c.method!r}"
+                   + ": a parameter of that class goes into `options`"*(name in options and ":" in c.method))
     _check_own(c)
     if c.placebo == "turned" and c.relative is not None:
         refuse("`relative` is measured on a penalty's gradient, and `placebo` 'turned' has none of its own: give `lam`")

@@ -29,8 +29,7 @@ from torch import Tensor, nn
 
 from ..penalties.baselines import RelativeStrength
 from ..base.files import run_lock
-from ..base.modes import joinable_accelerators, random_state, set_random_state
-from ..base.modes import emulates_bf16
+from ..base.modes import emulates_bf16, joinable_accelerators, random_state, set_random_state
 from ..base.programs import place_of_process, watched
 from .records import RunRecord, environment, failed_record, other_origin, save_failed
 from ..penalties.regularizers import Regularizer

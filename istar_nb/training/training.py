@@ -23,8 +23,7 @@ from ..base.checks import check_number
 from ..base.files import absolute, check_writable, folder_beside, local_folder, local_path
 from .methods import begin_of, method_of, train_stage
 from ..base.modes import joinable_accelerators
-from ..base.programs import check_alone, collect_rarely, place_of_process, start_together
-from ..base.programs import progress_bar
+from ..base.programs import check_alone, collect_rarely, place_of_process, progress_bar, start_together
 from .records import Recorded, RunRecord, find_record, keep_record, made_before
 from .runs import Described, RunConfig, multiple_of, plain_of, run_file, throughout
 from .session import (Objective, Session, clock, held, load_checkpoint, machine, recording_failure,
