@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['okabe_ito', 'METHODS', 'penalties', 'options', 'owners', 'entry_points_group', 'Option', 'parameters_of', 'Method',
-           'stage_score', 'frozen_features', 'train_stage', 'options_of', 'full_name', 'remember_method', 'method_of',
-           'has_penalty', 'is_known', 'takes_option', 'arguments_of', 'check_options', 'make_penalty', 'make_module',
-           'begin_of']
+           'stage_score', 'frozen_features', 'train_stage', 'method_options', 'full_name', 'remember_method',
+           'method_of', 'has_penalty', 'is_known', 'takes_option', 'arguments_of', 'check_options', 'make_penalty',
+           'make_module', 'begin_of']
 
 # %% ../../nbs/training/01_methods.ipynb #163670b3
 import ast
@@ -211,7 +211,7 @@ METHODS = {
 
 # %% ../../nbs/training/01_methods.ipynb #2822ccec
 penalties = tuple(name for name, method in METHODS.items() if method.penalty)
-def options_of(
+def method_options(
     methods:dict[str,Method], # rows by name
 )->dict[str,Option]:          # by their names in a run
     "The options of all methods; an error for one name with two meanings, since a run has one field for it."
@@ -225,7 +225,7 @@ def options_of(
     return found
 
 
-options = options_of(METHODS)
+options = method_options(METHODS)
 _shared = ("whole_update", "relative", "lam_start", "lam_ramp", "placebo", "layers", "start_isoscore", "shape")
 _needs = dict(tokens="tokens", target="target", refresh="average")    # field of a run -> parameter that it acts on
 
