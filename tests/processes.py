@@ -33,7 +33,7 @@ import torch.multiprocessing as mp
 FORKED = mp.get_context("forkserver")
 FORKED.set_forkserver_preload(["pytest", "pandas", "scipy.stats", "sklearn.metrics", "tokenizers", "torch._dynamo", "torch.distributed.tensor",
                                "transformers.modeling_utils", "transformers.models.bert.modeling_bert",
-                               "istar_nb.app.cli", "istar_nb.training.training", "istar_nb.training.pretraining", "istar_nb.sweeps.sweeps", "ready"])
+                               "istar_nb.app.cli", "istar_nb.training.training", "istar_nb.study.pretraining", "istar_nb.sweeps.sweeps", "ready"])
 ONE_AT_A_TIME = threading.Lock()    # starting a process also asks how others ended, which can be read only once
 NUMBERS = count()
 ALONE = dict(OMP_NUM_THREADS="1", ACCELERATE_USE_CPU="1", CUDA_VISIBLE_DEVICES="")

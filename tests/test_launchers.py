@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from istar_nb.training.pretraining import pretrain
-from istar_nb.training.pretrain_runs import PretrainConfig
+from istar_nb.study.pretraining import pretrain
+from istar_nb.study.pretrain_runs import PretrainConfig
 from istar_nb.training.records import find_record, iterate_records
 from istar_nb.training.runs import RunConfig
 from istar_nb.sweeps.sweeps import sweep

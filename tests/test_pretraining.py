@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from istar_nb.training import pretraining
-from istar_nb.text.corpus import gather_texts, generator_of, mask_tokens
+from istar_nb.study import pretraining
+from istar_nb.study.corpus import gather_texts, generator_of, mask_tokens
 from istar_nb.text.encoders import load_encoder
 from istar_nb.penalties.isolayer import ClsModel
-from istar_nb.training.pretrain_runs import PretrainConfig, PretrainRecord, load_pretrainings
-from istar_nb.training.pretraining import pretrain
+from istar_nb.study.pretrain_runs import PretrainConfig, PretrainRecord, load_pretrainings
+from istar_nb.study.pretraining import pretrain
 from istar_nb.training.records import find_record
 from istar_nb.training.runs import RunConfig
 from istar_nb.text.tasks import load_task

@@ -16,7 +16,7 @@ import pytest
 
 from istar_nb.sweeps import executors
 from istar_nb.training import training
-from istar_nb.training.pretrain_runs import PretrainConfig
+from istar_nb.study.pretrain_runs import PretrainConfig
 from istar_nb.sweeps.grids import grid, plan
 from istar_nb.training.records import find_record, iterate_records
 from istar_nb.sweeps.selection import load_selections, select, selection_table

@@ -260,8 +260,8 @@ def pretrain_command(
     with waiting("starting", places.progress):
         from istar_nb.text.encoders import pretrained_folder
         from istar_nb.sweeps.grids import grid as configurations
-        from istar_nb.training.pretrain_runs import PretrainConfig, PretrainRecord
-        from istar_nb.training.pretraining import pretrain
+        from istar_nb.study.pretrain_runs import PretrainConfig, PretrainRecord
+        from istar_nb.study.pretraining import pretrain
         from istar_nb.training.records import find_record
         from istar_nb.report.reports import show_table, with_error
     _check_folders(places)

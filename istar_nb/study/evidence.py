@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from ..base.files import find_folder, state_of_folders
-from ..training.pretrain_runs import PretrainConfig, load_pretrainings
+from .pretrain_runs import PretrainConfig, load_pretrainings
 from ..training.records import RunRecord, iterate_records
 from ..sweeps.selection import candidates, load_selections
 from ..sweeps.grids import grid, measured, table_of, with_columns

@@ -10,7 +10,7 @@ __all__ = ['method_grids', 'targets', 'target_units', 'bars_names', 'method_targ
 from .evidence import Evidence, claims_from, encoder_name, fallen, place_name, score_unit
 from .figure_claims import places
 from ..report.figures import run_label
-from ..training.pretrain_runs import PretrainConfig
+from .pretrain_runs import PretrainConfig
 from ..sweeps.grids import grid
 from .verdicts import Claim, differences, own, paired_estimate, pairs_of
 
