@@ -299,7 +299,7 @@ def runs_command(
     if "error" in table:
         last = table.drop_duplicates("id", keep="last")
         say_failures(last.error)
-        say_collapsed(last.itertuples())
+        say_collapsed(last)
     if explore is not None: print(f"explorer: {_explorer(root, explore)}")
 
 # %% ../../nbs/app/03_cli.ipynb #9d00e901

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from ..base.files import local_folder, local_path, write_file
 from ..base.checks import near
@@ -24,6 +24,8 @@ from ..sweeps.executors import Resources
 from ..training.records import RunRecord
 from ..training.runs import RunConfig, task_of
 from ..text.tasks import TASKS
+
+if TYPE_CHECKING: import pandas as pd
 
 # %% ../../nbs/app/01_commands.ipynb #5a724c1c
 def check_positive(
@@ -136,6 +138,7 @@ def train_command(
         if folder.is_dir() and any(folder.iterdir()) and not config.made(folder):
             raise ValueError(f"--save-model {folder} holds something that this run has not made: name another folder")
     with waiting("starting", places.progress and main):
+        from istar_nb.sweeps.grids import table_of
         from istar_nb.report.reports import show_comparison, show_value
         from istar_nb.training.training import launch, train
     options = asdict(places) | dict(save_model=save_model, tracker=tracker)
@@ -145,7 +148,7 @@ def train_command(
         show_comparison([record], f"{config.task} with {config.model}, seed {config.seed}")
         print(f"{record.metric} {show_value(record.score)} after {config.epochs} epoch{'s'*(config.epochs > 1)}; "
               f"record: {places.root.rstrip('/')}/{record.id}.json")
-        say_collapsed([record])
+        say_collapsed(table_of([record]))
     return record
 
 # %% ../../nbs/app/01_commands.ipynb #69008cc4
@@ -162,7 +165,7 @@ def from_file(
 # %% ../../nbs/app/01_commands.ipynb #2d40604a
 def _chosen(grid:list[RunConfig], share:float, seeds:tuple[int,...], dry_run:bool, options:dict)->list[bool]:
     "Choose on held-out rows, show what was compared, and train the chosen ones; whether each run is done."
-    from istar_nb.sweeps import selection
+    from istar_nb.sweeps import grids, selection
     from istar_nb.report.reports import show_table
     if not 0 < share < 1: raise ValueError(f"--select must be between 0 and 1, not {share}")
     found = selection.select(grid, share, seeds, dry_run=dry_run, **options)
@@ -171,7 +174,7 @@ def _chosen(grid:list[RunConfig], share:float, seeds:tuple[int,...], dry_run:boo
     show_table(list(table.columns), table.values.tolist(), f"chosen on {share:.0%} of the training rows",
                f"written to {found.path}")
     say_failures(r.error for r in found.records)
-    say_collapsed(found.records)
+    say_collapsed(grids.table_of(found.records))
     tried = [score is not None for g in found.record["groups"] for c in g["candidates"] for score in c["scores"]]
     return tried + [r.status == "done" for r in found.records]
 
@@ -182,14 +185,18 @@ def say_failures(errors:Iterable)->None: # of runs; whatever is not text is no e
     for line, times in lines.most_common(): print(f"{times} failed: {line}")
 
 # %% ../../nbs/app/01_commands.ipynb #d827d511
-def say_collapsed(runs:Iterable)->None: # with `status`, `collapsed` and `score`: records, or rows of their table
-    "How many finished runs give every row one answer, and how many have no score."
-    done = [run for run in runs if run.status == "done"]
-    dead = sum(run.collapsed == 1 for run in done)
-    blank = sum(run.score is None or run.score != run.score for run in done)
+def say_collapsed(runs:"pd.DataFrame")->None: # of `table_of`
+    "How many finished runs give every row one answer, what that may mean, and how many have no score."
+    from istar_nb.training.methods import has_penalty, is_known
+    done = runs[runs.status == "done"]
+    dead, blank = done[done.collapsed == 1], done.score.isna().sum()
+    forced = [lam != 0 and (not is_known(method) or has_penalty(method)) for method, lam in zip(dead.method, dead.lam)]
     def who(n): return f"{n} of {len(done)} finished runs" if len(done) > 1 else "the run"
-    if dead: print(f"{who(dead)} collapsed: every row gets one answer, or nearly every one")
+    reasons = {False: "not learned yet", True: "not learned yet, or too strong a penalty"}
+    for pulled, why in reasons.items():
+        if times := forced.count(pulled): print(f"{who(times)}: one answer for every row, or nearly every one ({why})")
     if blank: print(f"{who(blank)} ended without a score: it is undefined where all answers or all labels are the same")
+
 
 # %% ../../nbs/app/01_commands.ipynb #aece710e
 def _say_ends(ends:list[bool], root:str)->None:
@@ -211,7 +218,7 @@ def _sweep(grid:Path, select:float|None, selection_seeds:tuple[int,...], dry_run
         records = sweeps.sweep(configs, dry_run=dry_run, **options)
         ends = [r.status == "done" for r in records]
         say_failures(r.error for r in records)
-        say_collapsed(records)
+        say_collapsed(grids.table_of(records))
     else: ends = _chosen(configs, select, selection_seeds, dry_run, options)
     if not dry_run: _say_ends(ends, options["root"])
 

@@ -204,11 +204,15 @@ def least_seeds(
     return math.ceil(math.log2(2*primaries/0.05))
 
 
+_faults = ("run collapsed", "against collapsed", "not learned")    # columns: how many pairs
+
 def _verdict(row:dict, contrast:Contrast)->str:
-    "What may be said of a contrast."
-    if row["seeds"] < 2: return "too few seeds"
-    if not contrast.primary: return "estimate"
-    return "undecided" if not row["p_holm"] < 0.05 else "higher" if row["up"] else "lower"
+    "What may be said of a contrast, and how many of its runs give every row one answer."
+    if row["seeds"] < 2: word = "too few seeds"
+    elif not contrast.primary: word = "estimate"
+    elif not row["p_holm"] < 0.05: word = "undecided"
+    else: word = "higher" if row["up"] else "lower"
+    return "; ".join([word, *(f"{name} in {row[name]} of {row['seeds']}" for name in _faults if row[name])])
 
 
 def _needed(row:dict, contrast:Contrast, primaries:int)->int|None:
@@ -351,6 +355,9 @@ def _over_rows(
     return tuple(crossed_interval(run, against, flat[0].right, row_metrics[flat[0].metric]))
 
 # %% ../../nbs/report/10_judging.ipynb #9d00e022
+def _true(cell)->bool: return str(cell).lower() in ("true", "yes", "1", "1.0")    # in a file all is text
+
+
 def _judged(
     contrast:Contrast,
     key:dict,                 # task and model
@@ -364,6 +371,11 @@ def _judged(
                **_estimate(pairs, contrast))
     here = frame[np.logical_and.reduce([frame[k] == v for k, v in key.items()])]
     if answered is not None: row["row_low"], row["row_high"] = _over_rows(contrast, pairs, here, answered)
+    told = here.get("collapsed", here.seed.map(lambda seed: False)).map(_true)
+    same = [tuple(told[(here.arm == arm) & (here.seed == seed)].any() for arm in (contrast.run, contrast.against))
+            for seed in pairs.seed[pairs.problem == ""]]
+    row.update(zip(_faults, map(same.count, [(True, False), (False, True), (True, True)])))
+    if any(map(any, same)): row["equivalent"] = ""    # alike, but not as models that have learned are
     for name in covariates:
         means = [here[here.arm == arm][name].mean() for arm in (contrast.against, contrast.run)]
         row[f"mean {name}"] = "→".join(map(show_value, means))
@@ -439,6 +451,9 @@ def _corrected(
     notes = ["Differences are paired by seed; intervals are Student's, 95 %"]
     if any(c.margin is not None for c in contrasts): notes[0] += "; equivalent: the 90 % interval is within the margin"
     if any("row_low" in row for row in rows): notes[0] += ", over seeds and rows percentiles of 1,999 draws of both"
+    if any(row[name] for row in rows for name in _faults):
+        notes.append("Collapsed: one answer for every row, where the other run of the pair gives several; not learned: "
+                     "in both")
     if held: notes.append(f"{held} run{'s' if held > 1 else ''} measured on held-out training rows left out")
     notes.append(_tests(tested, any(c.primary for c in contrasts)))
     table = pd.concat([part.assign(number=i) for i, part in enumerate(pairs)], ignore_index=True)
