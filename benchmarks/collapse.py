@@ -60,7 +60,7 @@ def encoded(name, corpus, most, cache):
 def rounded(value): return float(f"{value:.5g}")
 
 
-def measured(x): return {name: [rounded(v.value), rounded(v.standard_error)] for name, v in kinds_of(x).items()}
+def measured(x): return {name: [rounded(v.value), rounded(v.standard_error)] for name, v in kinds_of(x)[0].items()}
 
 
 def nulls(cache):
@@ -117,7 +117,7 @@ def detections(x, draws):
     for kind, strengths in PLANTED.items():
         for strength in strengths:
             for n in (256, 1024):
-                found = [verdict_on(kinds_of(planted(x[rng.choice(len(x), n, replace=False)], kind, strength, rng)))
+                found = [verdict_on(kinds_of(planted(x[rng.choice(len(x), n, replace=False)], kind, strength, rng))[0])
                          for _ in range(draws)]
                 words = [v.word for v in found]
                 rows.append(dict(kind=kind, strength=strength, n=n, draws=draws, collapsed=words.count("collapsed"),

@@ -3,6 +3,8 @@ import pytest
 import torch
 import transformers
 
+from istar_nb.embeddings.reading import sentence_vectors
+from istar_nb.report.comparing import compare
 from istar_nb import measure
 from istar_nb.text.encoders import text_part, tiny_tokenizer
 from istar_nb.base.states import HiddenStates, is_causal, layer_count
@@ -127,8 +129,10 @@ def test_a_model_that_mixes_texts_with_padding_says_so():
     torch.manual_seed(0)
     fnet = transformers.FNetModel(transformers.FNetConfig(vocab_size=1988, hidden_size=16, num_hidden_layers=2,
                                                           intermediate_size=16)).eval()
-    with pytest.warns(UserWarning, match="depends on `batch_tokens`"): measure((fnet, tiny_tokenizer("roberta")), TEXTS)
-    measure((fnet, tiny_tokenizer("roberta")), TEXTS, batch_tokens=1)
+    mixing = fnet, tiny_tokenizer("roberta")
+    for read in (measure, lambda model, texts: compare(model, model, texts), sentence_vectors):
+        with pytest.warns(UserWarning, match="depends on which texts share a batch"): read(mixing, TEXTS)
+    measure(mixing, TEXTS, batch_tokens=1)
     measure((made("bert", 1988), tiny_tokenizer("roberta")), TEXTS)
 
 

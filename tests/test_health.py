@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import istar_nb as inb
 from istar_nb.app.cli import main
@@ -199,3 +200,19 @@ def test_rows_and_texts_that_are_not_finite_are_named(tmp_path):
         with pytest.raises(ValueError, match="row 41"): call(vectors)
     with pytest.raises(ValueError, match="memory") as said: inb.measure(clustered(5000), memory=1e-9)
     assert "`groups`" not in str(said.value)
+
+
+def test_vectors_that_are_all_equal_have_collapsed(run):
+    "Also with labels, pairs and queries, to which nothing can be said."
+    np.save("equal.npy", np.ones((200, 24), "float32"))
+    write_tables(clustered(200))
+    code, said = run("health", "equal.npy", "--pairs", "pairs.csv", "--fail-on", "collapsed")
+    assert code == 1 and "Collapsed (total: what differs between texts is 0.00%" in " ".join(said.split())
+    found = health(np.ones((60, 24), "float32"), pairs=[(i, i + 1, i) for i in range(20)], labels=[0, 1]*30)
+    assert found.verdict == "collapsed" and not found.answers and len(found.variants) == 1
+
+
+def test_vectors_that_are_nearly_equal_are_ranked():
+    x = 1 + 1e-4*torch.randn(200, 24, generator=torch.Generator().manual_seed(0))
+    found = health(x, pairs=[(i, i + 1, i) for i in range(50)])
+    assert found.verdict == "collapsed" and found.variants[0]["spearman"] is not None

@@ -1,5 +1,6 @@
 "Every measure gives the same number however its points come, whatever torch is set to, and on several threads at once."
 import contextlib
+import copy
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -292,3 +293,11 @@ def test_a_union_of_layers_has_the_dimension_of_tokens_not_of_their_way_through_
     near = torch.cat([states[:300], states[:300]*(1 + 1e-7)])
     with pytest.raises(ValueError, match="0 points without a double"): two_nn(near)
     with pytest.raises(ValueError, match="0 points without a double"): two_nn(near.double())
+
+
+def test_an_audit_names_the_text_whose_states_are_not_finite():
+    model, tokenizer = inb.load_encoder("tiny-bert")
+    model, texts = copy.deepcopy(model), [f"the value number {i} is returned" for i in range(12)] + ["zebra"]
+    with torch.no_grad(): model.embeddings.word_embeddings.weight[tokenizer("zebra")["input_ids"][1]] = torch.nan
+    with pytest.raises(ValueError, match="`texts`: layer 0 is not finite for 'zebra'"):
+        inb.audit((model, tokenizer), texts)

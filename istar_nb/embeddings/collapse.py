@@ -138,9 +138,9 @@ def verdict_on(
 
 
 def kinds_of(
-    x:Tensor,                    # (n, d) one vector a text
-    found:Neighbours|None=None,  # of its rows; None: looked for here
-)->dict[str,Jackknifed]:         # one of each kind; total alone where nothing but rounding is left of the differences
-    "All five kinds."
+    x:Tensor, # (n, d) one vector a text
+)->tuple[dict[str,Jackknifed],Neighbours|None]: # total alone, and None, where but rounding is left of the differences
+    "All five kinds, and the neighbours."
     kinds = stream_kinds(halves_of(x))
-    return kinds | (neighbour_kinds(found or neighbours(x)) if "cone" in kinds else {})
+    found = neighbours(x) if "cone" in kinds else None
+    return kinds | (neighbour_kinds(found) if found else {}), found

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..base.checks import check_number
 from ..base.files import local_path
 from ..base.points import unit_rows
-from .collapse import COLLAPSES, Neighbours, near_duplicate, neighbours, kinds_of, verdict_on
+from .collapse import COLLAPSES, Neighbours, near_duplicate, kinds_of, verdict_on
 from .quality import (Judged, _cosine_matrix, agreement, bit_balance, cosine_quantiles,
                                          difference_verdict, isoscore_within, judged_pairs, judged_recalls,
                                          largest_share, recalls, shape_of, side)
@@ -113,7 +113,7 @@ def _class_findings(x:Tensor, labels:np.ndarray)->list[dict]:
 
 # %% ../../nbs/embeddings/04_health.ipynb #0fa2a1ff
 def _cosines(x:np.ndarray, pairs:Tensor)->np.ndarray: # (m,)
-    a, b = (unit_rows(torch.from_numpy(np.ascontiguousarray(x[pairs[:, i].numpy()]))) for i in (0, 1))
+    a, b = (unit_rows(torch.from_numpy(x[pairs[:, i].numpy()].astype(float))) for i in (0, 1))
     return (a*b).sum(1).numpy()
 
 
@@ -295,19 +295,20 @@ _paired = (" Differences are paired over the same {units}; one of less than {mar
 def _health_page(found:_Examined)->str: # HTML
     "The report as one page."
     from matplotlib import pyplot as plt
-    fig = found.figure()
     columns, rows = found.finding_table()
     rows = [[*row, f["note"]] for row, f in zip(rows, found.findings)]
-    said = [[question, *answer.partition(": ")[::2]] for question, answer in found.answers.items()]
-    sections = [Section("Answers", "", ["question", "answer", "because"], said),
-                Section("What changing the vectors does", found.caption(), *found.variant_table(), png_bytes(fig),
-                        "Left: what is left after cutting. Right: all variants. Bars are 95 % intervals, of the paired "
-                        "difference where there are labels."),
-                Section("What the vectors are like", _how, [*columns, "what it means"], rows)]
-    plt.close(fig)
+    sections = [Section("What the vectors are like", _how, [*columns, "what it means"], rows)]
+    if found.answers:
+        fig = found.figure()
+        said = [[question, *answer.partition(": ")[::2]] for question, answer in found.answers.items()]
+        sections = [Section("Answers", "", ["question", "answer", "because"], said),
+                    Section("What changing the vectors does", found.caption(), *found.variant_table(), png_bytes(fig),
+                            "Left: what is left after cutting. Right: all variants. Bars are 95 % intervals, of the "
+                            "paired difference where there are labels."), *sections]
+        plt.close(fig)
     versions = ", ".join(f"{name} {version}" for name, version in found.environment["versions"].items())
     return html_page(f"Is {found.model} healthy for retrieval?", sections, lead=f"{found.opening()} {found.source}",
-                     footer=versions)
+                     mark=found.verdict, footer=versions)
 
 # %% ../../nbs/embeddings/04_health.ipynb #80fe1559
 class Health(_Examined):
@@ -338,7 +339,7 @@ class Health(_Examined):
         "Print the verdict, what was found, and the answers."
         print(self.opening())
         show_table(*self.finding_table(), f"{self.model}: {self.source}", _how)
-        show_table(*self.variant_table(), "what changing the vectors does", self.caption())
+        if self.answers: show_table(*self.variant_table(), "what changing the vectors does", self.caption())
         width = max(map(len, self.answers), default=0)
         for question, answer in self.answers.items(): print(f"{question:<{width}}  {answer}")
 
@@ -397,16 +398,16 @@ def health(
     more = dict(pairs=pairs, relevant=relevant, documents=documents, labels=labels)
     vectors, asked, name = _embedded(model, texts, hub, tokens, max_length, progress, more)
     x, described = vectors.points, vectors.points[asked.described]
-    graph = neighbours(described)
-    kinds = kinds_of(described, graph)
+    kinds, graph = kinds_of(described)
     said = verdict_on(kinds)
-    findings = [*_collapse_findings(kinds, said.kinds), *_cosine_findings(described),
-                *_coordinate_findings(described), *_massive_finding(vectors.massive)]
-    if len(asked.labels): findings += _class_findings(x[asked.labelled], asked.labels)
+    findings = [*_collapse_findings(kinds, said.kinds), *_massive_finding(vectors.massive)]
+    if graph: findings += [*_cosine_findings(described), *_coordinate_findings(described)]
+    if graph and len(asked.labels): findings += _class_findings(x[asked.labelled], asked.labels)
     shown = len(asked.documents) - bool((asked.own >= 0).any())    # a query is not shown itself
     if len(asked.queries) and k >= shown:
         raise ValueError(f"`k` is {k}, and of {shown} documents all would be shown: give more, or a smaller `k`")
-    rows = _variant_rows(x, asked, check_dims(dims, x.shape[1]), k, margin)
-    named = _named_rows(graph, asked.described)
+    dims, d = check_dims(dims, x.shape[1]), x.shape[1]
+    rows, named = [dict(name="as they are", kind="raw", dims=d, bytes=4*d)], ([], [])
+    if graph: rows, named = _variant_rows(x, asked, dims, k, margin), _named_rows(graph, asked.described)
     return Health(name, _source_of(asked, vectors.how), k, margin, said.word, said.sentence, *named, findings, rows,
                   advice_on(rows), environment())

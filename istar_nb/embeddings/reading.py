@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..base.matrices import matrix_parts
 from ..base.points import as_points
 from ..base.programs import progress_bar, waiting
-from ..report.model_measures import Points, find_encoder, as_texts
+from ..report.model_measures import Points, as_texts, checked_batches, find_encoder
 from ..text.features import Numbering, text_batches
 from ..text.encoders import Encoder, hidden_states, local_source, quiet
 from ..training.evaluation import read_states
@@ -61,7 +61,7 @@ def _from_encoder(encoder:Encoder, texts:Sequence[str], tokens:str, max_length:i
         return numbers, hidden_states(model, {k: v.to(device) for k, v in batch.items()})
     bar = progress_bar(None, "reading", progress, unit=" texts", total=len(texts))
     batches = text_batches([(text,) for text in texts], Numbering(encoder.tokenizer), max_length=max_length)
-    for numbers, states in read_states(encoder.model, batches, forward):
+    for numbers, states in read_states(encoder.model, checked_batches(encoder.model, batches), forward):
         mask = states.mask.bool()
         vectors = as_texts(states.layers[-1], mask, tokens, states.causal).detach().float().cpu()
         points |= dict(zip(numbers.tolist(), vectors))

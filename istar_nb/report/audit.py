@@ -21,7 +21,7 @@ from ..geometry.sums import parts_of
 from .isotropy import Isotropy, text_tuples
 from .model_measures import Measurement, check_layers, find_encoder, pooled_of
 from .reports import layer_label, error_note, gaps, show_table, with_error
-from ..text.features import cut_note, random_batches
+from ..text.features import Numbering, cut_note, random_batches
 from ..text.encoders import hidden_states
 from ..training.evaluation import read_states
 from ..training.records import environment, finite
@@ -100,14 +100,18 @@ def _read(encoder, texts:list, layers:object, batch_size:int, max_length:int, se
     device, positions, read = next(encoder.model.parameters()).device, 0, 0
     found, memory = {part: {} for part in PARTS}, allowed_memory(memory, 1/2)
     text, padding, both = found.values()
-    def forward(model, batch): return hidden_states(model, {k: v.to(device) for k, v in batch.items()}, layers)
-    batches = random_batches(texts, encoder.tokenizer, batch_size, max_length, seed)
+    def forward(model, batch):
+        numbers = batch.pop("text_numbers")
+        return numbers, hidden_states(model, {k: v.to(device) for k, v in batch.items()}, layers)
+    batches = random_batches(texts, Numbering(encoder.tokenizer), batch_size, max_length, seed)
     bar = progress_bar(None, "audit: reading", progress, unit=" texts", total=len(texts))
-    for states in read_states(encoder.model, batches, forward):
+    for rows, states in read_states(encoder.model, batches, forward):
         chosen, mask = states.choose(layers), states.mask.bool()
         numbers = np.arange(read, read + len(mask))
         for l in chosen:
             x = states.layers[l]
+            if len(wrong := (~x.flatten(1).isfinite().all(1)).nonzero()):
+                raise ValueError(f"`texts`: layer {l} is not finite for {texts[rows[int(wrong[0])]][0]!r:.60}")
             for clouds in found.values() if l not in text else ():
                 clouds[l] = Measurement(memory=memory/(3*len(chosen) + 3))
             text[l].update(x, mask, numbers)

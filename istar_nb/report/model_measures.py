@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['READINGS', 'Texts', 'Points', 'Sample', 'Measurement', 'Shrinkage', 'check_reference', 'as_texts', 'take_in_layer',
-           'pooled_of', 'pooled_summary', 'measure_model', 'shrinkage_of', 'distinct', 'check_layers', 'model_label',
-           'find_encoder', 'TextReading', 'measure_models', 'row_error', 'measure_embeddings', 'measure_clouds']
+           'pooled_of', 'pooled_summary', 'checked_batches', 'measure_model', 'shrinkage_of', 'distinct',
+           'check_layers', 'model_label', 'find_encoder', 'TextReading', 'measure_models', 'row_error',
+           'measure_embeddings', 'measure_clouds']
 
 # %% ../../nbs/report/02_model_measures.ipynb #5c459b36
 import contextlib
@@ -202,15 +203,19 @@ def pooled_summary(
     return {name: m.summary_or_reason() | _star(m, shrinkage, name) for name, m in pooled_of(parts).items()}
 
 # %% ../../nbs/report/02_model_measures.ipynb #5e0a71d1
-def _checked(model:nn.Module, batches:Iterable[dict])->Iterator[dict]:
-    "The batches; a warning if the model mixes texts with their padding."
+def checked_batches(
+    model:nn.Module,         # a Hugging Face model
+    batches:Iterable[dict],  # that it is to read
+)->Iterator[dict]:           # the same
+    "Batches, with a warning if the model mixes texts with their padding."
     device, mixed = next(model.parameters()).device, None
     for batch in batches:
         if mixed is None and not batch["attention_mask"].all():
             mixed = padding_matters(model, {k: v.to(device) for k, v in batch.items() if k != "text_numbers"})
             if mixed:
                 warnings.warn(f"{type(model).__name__} mixes each text with the padding after it, so what is measured "
-                              "depends on `batch_tokens`: 1 reads every text by itself", stacklevel=2)
+                              "depends on which texts share a batch, and in `measure` and `compare` on "
+                              "`batch_tokens`: 1 reads every text by itself", stacklevel=2)
         yield batch
 
 # %% ../../nbs/report/02_model_measures.ipynb #5ead1a7e
@@ -223,7 +228,7 @@ def _read_layers(model:nn.Module, batches:Iterable[dict], tokens:str="real", lay
     def forward(model, batch):
         numbers = batch.pop("text_numbers", torch.full((len(batch["input_ids"]),), -1))
         return numbers, hidden_states(model, {k: v.to(device) for k, v in batch.items()}, kept)
-    for numbers, states in read_states(model, _checked(model, batches), forward):
+    for numbers, states in read_states(model, checked_batches(model, batches), forward):
         with torch.no_grad(): _take_in(found, states, tokens, kept, memory, numbers)
         # glibc would keep the holes that batches of many shapes leave, and a long measurement grow until it is killed
         with contextlib.suppress(OSError, AttributeError): ctypes.CDLL(None).malloc_trim(0)

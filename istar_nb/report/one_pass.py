@@ -16,7 +16,8 @@ from torch import Tensor
 from ..base.matrices import matrix_parts
 from ..base.points import as_points
 from ..base.states import HiddenStates
-from .model_measures import Measurement, Points, Sample, as_texts, row_error, take_in_layer
+from .model_measures import (Measurement, Points, Sample, as_texts, checked_batches, row_error,
+                                             take_in_layer)
 from ..text.encoders import Encoder, hidden_states
 from ..training.evaluation import read_states
 
@@ -115,7 +116,7 @@ def see_model(
         numbers = batch.pop("text_numbers")
         read = hidden_states(model, {k: v.to(device) for k, v in batch.items()}, layers)
         return (numbers, batch["input_ids"]), read
-    for (numbers, ids), states in read_states(encoder.model, batches, forward):
+    for (numbers, ids), states in read_states(encoder.model, checked_batches(encoder.model, batches), forward):
         with torch.no_grad():
             _see_states(seen, states, numbers, places, tokens, layers, memory)
             if tokens == "real": _see_tokens(seen, states, numbers, places, encoder.tokenizer, ids, layers, enough)

@@ -60,6 +60,8 @@ th:first-child, td:first-child { padding-left: 0; padding-right: .7rem }
 td:first-child, td.number { white-space: nowrap } td.number, th.number { text-align: right }
 th { font-weight: 600; font-size: .85rem; line-height: 1.25; border-bottom-width: 2px; vertical-align: bottom }
 small { display: block; font-size: .75rem; line-height: 1.1; color: var(--muted) }
+.healthy { border-left: .4rem solid #009e73; padding-left: .7rem }
+.collapsed { border-left: .4rem solid #d00000; padding-left: .7rem }
 img { max-width: 100%; background: #fff; border-radius: 6px; padding: .4rem; box-sizing: border-box }
 figcaption, footer { font-size: .88rem }
 footer { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: .8rem; overflow-wrap: anywhere }
@@ -70,7 +72,7 @@ _template = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{{ title }}</title>
 <style>{{ style|safe }}</style></head><body>
-<h1>{{ title }}</h1>{% if lead %}<p class="lead">{{ lead }}</p>{% endif %}
+<h1>{{ title }}</h1>{% if lead %}<p class="lead {{ mark }}">{{ lead }}</p>{% endif %}
 {% for s in sections %}<h2>{{ s.title }}</h2>{% if s.text %}<p>{{ s.text }}</p>{% endif %}
 {% if s.rows %}{% set rows = s.rows %}<div class="wide"><table><thead><tr>
 {% for c in s.columns %}<th{% if numeric(rows, loop.index0) %} class="number"{% endif %}>{{ c }}</th>{% endfor %}
@@ -92,14 +94,15 @@ def html_page(
     title:str,                    # heading of the page
     sections:Sequence[Section],   # its sections
     lead:str="",                  # a sentence under the title
+    mark:str="",                  # of the lead: "healthy" is green, "collapsed" red; it must say so in words, too
     footer:str="",                # small print: versions, ids
 )->str:                           # a complete HTML document
     "A self-contained HTML page."
     from jinja2 import Environment
     def numeric(rows, column): return all(show_value(row[column]).lstrip("+−–")[:1] in "0123456789" for row in rows)
     template = Environment(autoescape=True, trim_blocks=True).from_string(_template)
-    return template.render(title=title, sections=sections, lead=lead, footer=footer, show=show_value, style=_style,
-                           numeric=numeric, encode=lambda png: b64encode(png).decode())
+    return template.render(title=title, sections=sections, lead=lead, mark=mark, footer=footer, show=show_value,
+                           style=_style, numeric=numeric, encode=lambda png: b64encode(png).decode())
 
 # %% ../../nbs/report/04_reports.ipynb #ecc6aec2
 def with_error(
