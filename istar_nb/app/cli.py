@@ -304,7 +304,8 @@ def runs_command(
 
 # %% ../../nbs/app/03_cli.ipynb #9d00e901
 def judge_command(
-    runs: str = "runs",              # store of records, or a .csv, .tsv or .parquet file with columns arm and seed
+    # store of records, .csv, .tsv or .parquet file with columns arm and seed, or folder with results of another tool
+    runs: str = "runs",
     baseline: str | None = None,     # arm that all others are compared with, and tested against
     contrasts: Path | None = None,   # YAML file with a list of contrasts instead; only its primary ones are tested
     value: str = "score",            # column to compare with the baseline
@@ -315,7 +316,8 @@ def judge_command(
     export: tuple[Path, ...] = (),   # files to write: .md, .tex, .csv, or a figure as .png, .svg or .pdf
 )->None:
     """Is one arm better than another? Tests of what was declared over paired seeds, and intervals for everything else.
-    A word alone is the store or the table.
+    A word alone is the store, the table or the folder. Samples of lm-evaluation-harness are paired by item, results
+    of mteb by task, logs of the Trainer and of sentence-transformers by seed.
 
     Examples:
         istar judge runs --baseline none --covariates isoscore

@@ -27,6 +27,7 @@ from ..training.methods import has_penalty, is_known, method_of
 from ..training.runs import RunConfig, check_type, defaults, task_of
 from .figures import new_axes, signed
 from .reports import show_table, show_value
+from .results import is_results, read_results
 from .statistics import (as_typed, check_columns, crossed_interval, holm, most_listed,
                                         paired_differences, random_signs, rows_measured, seeds_needed, sign_flip_test,
                                         spread, student_interval)
@@ -72,11 +73,12 @@ def is_table(
 
 
 def read_runs(
-    runs:"str|Path|pd.DataFrame", # store of records; .csv, .tsv or .parquet file; or a table
+    runs:"str|Path|pd.DataFrame", # store of records, .csv, .tsv or .parquet file, what another tool wrote, or a table
 )->"pd.DataFrame":                # a run a row, with `arm`, `seed`, `task` and `measured on`
     "Runs as a table, or an error that says what it lacks."
     import pandas as pd
-    if is_table(runs): runs = pd.DataFrame(read_splits(local_path(runs), ["arm"])["train"])
+    if is_results(runs): runs = read_results(runs)
+    elif is_table(runs): runs = pd.DataFrame(read_splits(local_path(runs), ["arm"])["train"])
     elif not isinstance(runs, pd.DataFrame):
         from istar_nb.sweeps.grids import load_records
         runs = load_records(runs)
@@ -208,7 +210,7 @@ _faults = ("run collapsed", "against collapsed", "not learned")    # columns: ho
 
 def _verdict(row:dict, contrast:Contrast)->str:
     "What may be said of a contrast, and how many of its runs give every row one answer."
-    if row["seeds"] < 2: word = "too few seeds"
+    if row["seeds"] < 2: word = "too few pairs"
     elif not contrast.primary: word = "estimate"
     elif not row["p_holm"] < 0.05: word = "undecided"
     else: word = "higher" if row["up"] else "lower"
@@ -225,7 +227,7 @@ def _needed(row:dict, contrast:Contrast, primaries:int)->int|None:
 # %% ../../nbs/report/10_judging.ipynb #67552d45
 _blocks = ("task", "model", "measured on")    # what both runs of a pair share
 
-def _columns(table:"pd.DataFrame")->dict[str,Callable]: # head -> what a row shows there
+def _columns(table:"pd.DataFrame", unit:str)->dict[str,Callable]: # head -> what a row shows there
     "The columns of a judgement."
     # without a space, so that it is not broken
     def interval(low, high): return f"{signed(low, '.4f')}…{signed(high, '.4f')}" if low == low else "–"
@@ -234,13 +236,13 @@ def _columns(table:"pd.DataFrame")->dict[str,Callable]: # head -> what a row sho
     blocks = [name for name in _blocks if name in table]
     extra = [name for name in table if name.startswith("mean ")]
     return {"contrast": lambda r: r.contrast, **{b: lambda r, b=b: r[b] for b in blocks},
-            "of": lambda r: r.value, "seeds": lambda r: str(r.seeds), "against": lambda r: show_value(r.against),
+            "of": lambda r: r.value, f"{unit}s": lambda r: f"{r.seeds:,}", "against": lambda r: show_value(r.against),
             "run": lambda r: show_value(r.run), "effect": lambda r: effect(r) if r.seeds else "–",
             "95 % interval": lambda r: interval(r.low, r.high),
             "95 %, seeds and rows": lambda r: interval(r.row_low, r.row_high) if "row_low" in r else "",
             "p": lambda r: p(r.p), "p, Holm": lambda r: p(r.p_holm),
             "verdict": lambda r: r.verdict, "equivalent": lambda r: r.equivalent,
-            "seeds to decide": lambda r: "" if r.needed != r.needed else f"{r.needed:.0f}",
+            f"{unit}s to decide": lambda r: "" if r.needed != r.needed else f"{r.needed:,.0f}",
             **{name: lambda r, name=name: r[name] for name in extra}, "lacking": lambda r: r.lacking}
 
 # %% ../../nbs/report/10_judging.ipynb #9d00e020
@@ -250,10 +252,11 @@ class Judgement:
     table: "pd.DataFrame"  # a contrast a row
     pairs: "pd.DataFrame"  # a seed of a contrast a row
     note: str              # how it was computed
+    unit: str = "seed"     # what both runs of a pair share: "seed", "item" or "task"
 
     def rows(self)->tuple[list[str],list[list[str]]]:
         "Heads and cells as they are shown."
-        columns = _columns(self.table)
+        columns = _columns(self.table, self.unit)
         cells = [[cell(row) for cell in columns.values()] for _, row in self.table.iterrows()]
         kept = [i for i, name in enumerate(columns) if any(row[i] for row in cells)]
         return [list(columns)[i] for i in kept], [[row[i] for i in kept] for row in cells]
@@ -275,7 +278,7 @@ class Judgement:
 
     def show(self)->None:
         "The table in the terminal."
-        show_table(*self.rows(), "contrasts over paired seeds", self.note)
+        show_table(*self.rows(), f"contrasts over paired {self.unit}s", self.note)
 
 # %% ../../nbs/report/10_judging.ipynb #9d00e021
 def plot_judgement(
@@ -371,8 +374,9 @@ def _judged(
                **_estimate(pairs, contrast))
     here = frame[np.logical_and.reduce([frame[k] == v for k, v in key.items()])]
     if answered is not None: row["row_low"], row["row_high"] = _over_rows(contrast, pairs, here, answered)
-    told = here.get("collapsed", here.seed.map(lambda seed: False)).map(_true)
-    same = [tuple(told[(here.arm == arm) & (here.seed == seed)].any() for arm in (contrast.run, contrast.against))
+    told = here[here.collapsed.map(_true)] if "collapsed" in here else here[:0]
+    dead = set(zip(told.arm, told.seed))
+    same = [((contrast.run, seed) in dead, (contrast.against, seed) in dead)
             for seed in pairs.seed[pairs.problem == ""]]
     row.update(zip(_faults, map(same.count, [(True, False), (False, True), (True, True)])))
     if any(map(any, same)): row["equivalent"] = ""    # alike, but not as models that have learned are
@@ -383,22 +387,23 @@ def _judged(
 
 # %% ../../nbs/report/10_judging.ipynb #3aca1b02
 def judge(
-    runs:"str|Path|pd.DataFrame", # store of records, table as a file, or DataFrame
+    runs:"str|Path|pd.DataFrame", # store of records, table as a file, results of another tool, or DataFrame
     baseline:str|None=None,       # arm that all others are compared with, and tested against
     contrasts:"str|Path|Sequence[Contrast|Mapping]|None"=None, # YAML file or list instead; its `primary` are tested
-    value:str="score",            # column to compare with `baseline`
+    value:str="score",            # column to compare with `baseline`; of another tool's results its first measure
     margin:float|None=None,       # difference from `baseline` that would not matter
     covariates:Sequence[str]=(),  # columns whose means to show beside, such as "isoscore"
     rows:bool=False,              # also intervals over seeds and validation rows; `runs` must be a store
     data_dir:str|Path|None=None,  # folder with the tasks' files, for `rows`; None for `ISTAR_DATA`
 )->Judgement:
     "Is one arm better than another? Paired seeds, exact tests of what was declared, intervals for everything else."
+    if contrasts is not None and (margin is not None or value != "score"):
+        raise ValueError("`value` and `margin` belong to `baseline`: each of `contrasts` has its own")
     frame = read_runs(runs)
+    unit, value = frame.attrs.get("unit", "seed"), frame.attrs.get("measure", value) if value == "score" else value
     held = frame["measured on"].str.startswith("hold_out=")    # by a selection, to choose what is then reported
     if not held.all(): frame = frame[~held]
     if (baseline is None) == (contrasts is None): raise ValueError("give either `baseline` or `contrasts`")
-    if contrasts is not None and (margin is not None or value != "score"):
-        raise ValueError("`value` and `margin` belong to `baseline`: each of `contrasts` has its own")
     if contrasts is None:
         baseline = as_typed(baseline)
         others = [arm for arm in dict.fromkeys(frame.arm) if arm != baseline]
@@ -417,22 +422,23 @@ def judge(
         pairs = _pairs_of(frame, contrast, blocks)
         for key, part in pairs.groupby(blocks, dropna=False, sort=False):
             found.append((contrast, *_judged(contrast, dict(zip(blocks, key)), part, frame, covariates, answered)))
-    return _corrected(*map(list, zip(*found)), 0 if held.all() else held.sum())
+    return _corrected(*map(list, zip(*found)), 0 if held.all() else held.sum(), unit)
 
 # %% ../../nbs/report/10_judging.ipynb #9d00e023
 def _tests(
     seeds:list[int], # of the contrasts that are tested
     declared:bool,   # whether any was declared primary
+    unit:str,        # what pairs share
 )->str:              # a sentence, without its end
     "How what was declared is tested."
     none = "No contrast that was declared primary has a pair" if declared else "No contrast was declared primary"
     if not seeds: return f"{none}, so nothing is tested"
     signs = ["all assignments of signs"]*(min(seeds) <= most_listed)
     signs += [f"{random_signs:,} random assignments of signs"]*(max(seeds) > most_listed)
-    where = f", these where there are more than {most_listed} seeds"*(len(signs) > 1)
+    where = f", these where there are more than {most_listed} {unit}s"*(len(signs) > 1)
     return (f"{len(seeds)} primary contrast{'s are' if len(seeds) > 1 else ' is'} tested by {' or '.join(signs)}{where}"
             + ", corrected by Holm's method"*(len(seeds) > 1)
-            + f"; {least_seeds(len(seeds))} seeds are the fewest that can decide one")
+            + f"; {least_seeds(len(seeds))} {unit}s are the fewest that can decide one")
 
 
 def _corrected(
@@ -440,6 +446,7 @@ def _corrected(
     rows:list[dict],            # one for each contrast, from `_judged`
     pairs:list["pd.DataFrame"], # likewise
     held:int=0,                 # runs that were left out
+    unit:str="seed",            # what pairs share
 )->Judgement:
     "The judgement, with the tests of primary contrasts corrected for their number."
     import pandas as pd
@@ -448,16 +455,16 @@ def _corrected(
     for row, c in zip(rows, contrasts):
         row["verdict"], needed = _verdict(row, c), _needed(row, c, len(tested))
         row["needed"] = float("nan") if needed is None else needed
-    notes = ["Differences are paired by seed; intervals are Student's, 95 %"]
+    notes = [f"Differences are paired by {unit}; intervals are Student's, 95 %"]
     if any(c.margin is not None for c in contrasts): notes[0] += "; equivalent: the 90 % interval is within the margin"
     if any("row_low" in row for row in rows): notes[0] += ", over seeds and rows percentiles of 1,999 draws of both"
     if any(row[name] for row in rows for name in _faults):
         notes.append("Collapsed: one answer for every row, where the other run of the pair gives several; not learned: "
                      "in both")
     if held: notes.append(f"{held} run{'s' if held > 1 else ''} measured on held-out training rows left out")
-    notes.append(_tests(tested, any(c.primary for c in contrasts)))
+    notes.append(_tests(tested, any(c.primary for c in contrasts), unit))
     table = pd.concat([part.assign(number=i) for i, part in enumerate(pairs)], ignore_index=True)
-    return Judgement(pd.DataFrame(rows), table, ". ".join(notes) + ".")
+    return Judgement(pd.DataFrame(rows), table, ". ".join(notes) + ".", unit)
 
 # %% ../../nbs/report/10_judging.ipynb #9d00e031
 def save_judgement(
