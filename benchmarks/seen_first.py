@@ -2,7 +2,7 @@
 
 Declared before the first run. MiniLM is fine-tuned on STS-B (`CosineSimilarityLoss`, batches of 32 pairs, AdamW at
 5e-5, constant after 10 updates) for 100 updates, with a penalty or none; every 5 updates `CollapseAlarm` looks at the
-vectors of training with its own settings, and all 1,500 validation pairs are scored by Spearman's correlation.
+vectors of training with its own settings, and every third of 1,500 validation pairs is scored (Spearman).
 
 - *The alarm shows it* at the first look whose verdict is "collapsed".
 - *The score shows it* at the first evaluation that is worse than the best one so far: the 95 % interval of the paired
@@ -11,7 +11,8 @@ vectors of training with its own settings, and all 1,500 validation pairs are sc
 
 The runs: no penalty, where neither should show anything; I-STAR on tokens at -1 and -5, as in `alarm.py`; the mean
 cosine of sentences (CosReg) at -1 and -5, which makes a cone; and no penalty, but pairs of score 4 and more alone,
-each with the gold cosine 1, where nothing keeps texts apart. Two seeds each; every run is kept, and seed 0 comes first.
+each with the gold cosine 1, where nothing keeps texts apart. Every run is kept. (Before any
+result was seen, 500 pairs replaced 1,500, and one seed two: the scores took longer than the training.)
 Writes results/benchmarks/seen_first.json when `--record` is given.
 """
 import argparse
@@ -21,8 +22,8 @@ import warnings
 
 from harness import store
 
-runs = {"no penalty": (None, 0), "I-STAR": ("istar", -1), "I-STAR, strong": ("istar", -5),
-        "mean cosine": ("cosreg", -1), "mean cosine, strong": ("cosreg", -5), "alike pairs alone": (None, 0)}
+runs = {"mean cosine, strong": ("cosreg", -5), "alike pairs alone": (None, 0), "no penalty": (None, 0),
+        "I-STAR, strong": ("istar", -5), "mean cosine": ("cosreg", -1), "I-STAR": ("istar", -1)}
 
 
 def trained(name, seed, updates, every):
@@ -39,7 +40,8 @@ def trained(name, seed, updates, every):
     rows = [row for row in data.train if name != "alike pairs alone" or row["label"] >= 4]
     columns = dict(a=[row["sentence1"] for row in rows], b=[row["sentence2"] for row in rows],
                    label=[1. if name == "alike pairs alone" else row["label"]/5 for row in rows])
-    held_out, gold = list(data.validation), np.array([row["label"] for row in data.validation])
+    held_out = list(data.validation)[::3]
+    gold = np.array([row["label"] for row in held_out])
     texts = list(dict.fromkeys(row[side] for row in held_out for side in ("sentence1", "sentence2")))
     places = {text: i for i, text in enumerate(texts)}
     pairs = np.array([[places[row["sentence1"]], places[row["sentence2"]]] for row in held_out])
@@ -88,7 +90,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--updates", type=int, default=100)
     parser.add_argument("--every", type=int, default=5, help="updates between two looks, and two scores")
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--record", action="store_true", help="write results/benchmarks/seen_first.json")
     args = parser.parse_args()
     load_before, found = os.getloadavg()[0], []
