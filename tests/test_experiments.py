@@ -24,6 +24,7 @@ from istar_nb.study.findings import appendix
 from istar_nb.study.verdicts import correct, meanings
 from istar_nb.sweeps.grids import grid
 from istar_nb.text.tasks import task_title
+from istar_nb.training.records import record_json, record_texts
 from istar_nb.training.runs import defaults, multiple_of
 
 root = Path(__file__).resolve().parents[1]
@@ -117,7 +118,7 @@ def test_declared_contrasts_get_exact_tests_and_holm_over_all_four(last_run, tmp
     whole = opened()
     configs, runs = grid(*whole.specs("padding-base")), tmp_path/"results"/"runs"
     runs.mkdir(parents=True)
-    model = json.loads((whole.root/"runs"/f"{configs[0].id}.json").read_text(encoding="utf-8"))
+    model = json.loads(record_json(whole.root/"runs", configs[0].id))
     half = min(c.target for c in configs if c.target is not None)
     worth = {"no penalty": 5, "all positions": 4, "text alone": 1, "own means": 2, "half": 3, "double": 6}
     for c in configs:
@@ -205,10 +206,15 @@ def test_what_a_sentence_calls_a_setting_is_that_of_its_runs(claims):
         assert dose_of(replace(penalised, config=penalised.config | change)) != dose_of(penalised)
 
 
+def copy_runs(store, folder, ids):
+    "Some runs of a store as files of a folder."
+    for run, text in record_texts(store.root/"runs", ids): (folder/f"{run}.json").write_text(text, encoding="utf-8")
+
+
 def test_an_arm_that_has_not_ended_is_not_looked_at(tmp_path):
     whole = opened()
     (own := tmp_path/"results"/"runs").mkdir(parents=True)
-    for run in whole.ids("padding-base"): shutil.copy(whole.root/"runs"/f"{run}.json", own)
+    copy_runs(whole, own, whole.ids("padding-base"))
     assert len(declared_arms(Evidence(own.parent))) == 5
     half = next(c for c in grid(*whole.specs("padding-base")) if c.target is not None)
     (own/f"{half.id}.json").unlink()
@@ -245,8 +251,7 @@ def test_every_page_can_be_computed_from_a_store_of_ones_own(kept, tmp_path):
     for folder in ("runs", "pretrained", "stability"): (own/folder).mkdir(parents=True)
     shutil.copytree(whole.root/"stability", own/"stability", dirs_exist_ok=True)
     shutil.copy(whole.root/"majority.json", own)
-    for run in whole.ids(kept) if kept else ():
-        if (path := whole.root/"runs"/f"{run}.json").exists(): shutil.copy(path, own/"runs")
+    copy_runs(whole, own/"runs", whole.ids(kept) if kept else ())
     found = every_claim(own)
     said = [*sentences(found), *beside(found), basis_table(answers(found)), appendix(found), *map(statement, found),
             *(c.ours for c in found)]
@@ -269,14 +274,14 @@ def altered(path):
     "The claims of a copy of the records in which those runs have other scores or IsoScores."
     copy, changed = path/"results", Counter()
     shutil.copytree(root/"results", copy, ignore=shutil.ignore_patterns("rerun", "demo", "benchmarks"))
-    for file in (copy/"runs").glob("*.json"):
-        record = json.loads(file.read_text(encoding="utf-8"))
+    for name, text in record_texts(root/"results"/"runs"):
+        record = json.loads(text)
         for number, (chosen, score, isoscore) in ALTERED.items():
             if record["status"] != "done" or not chosen(record["config"]): continue
             record["score"] += score
             record["epochs"][-1][record["metric"]] += score
             for epoch in record["epochs"]: epoch["isoscore"] += isoscore
-            file.write_text(json.dumps(record), encoding="utf-8")
+            (copy/"runs"/f"{name}.json").write_text(json.dumps(record), encoding="utf-8")
             changed[number] += 1
     assert len(changed) == len(ALTERED) and min(changed.values()) > 2
     found = every_claim(copy)
@@ -345,8 +350,7 @@ def invented(path, *names):
     "A store in which every run of some grids has ended, with scores, isotropy and sketches that follow from its arm."
     whole, runs = opened(), path/"results"/"runs"
     runs.mkdir(parents=True)
-    plain = whole.root/"runs"/f"{whole.ids('padding-base')[0]}.json"
-    model = json.loads(plain.read_text(encoding="utf-8"))
+    model = json.loads(record_json(whole.root/"runs", whole.ids("padding-base")[0]))
     shutil.copy(whole.root/"majority.json", path/"results")
     for c in (c for name in names for c in grid(*whole.specs(name))):
         factor = multiple_of(c) or 1.
@@ -358,8 +362,8 @@ def invented(path, *names):
         made = model | dict(id=c.id, config=asdict(c.complete), score=score, status="done", metric="accuracy",
                             steps=steps, epochs=[*model["epochs"][:-1], last | dict(accuracy=score)])
         (runs/f"{c.id}.json").write_text(json.dumps(made), encoding="utf-8")
-    for name in whole.ids("padding-base", "padding", "padding-pairs"):
-        if not (runs/f"{name}.json").exists(): shutil.copy(whole.root/"runs"/f"{name}.json", runs)
+    copy_runs(whole, runs, [run for run in whole.ids("padding-base", "padding", "padding-pairs")
+                            if not (runs/f"{run}.json").exists()])
     return Evidence(path/"results")
 
 
@@ -403,13 +407,12 @@ def test_a_page_is_stale_when_a_record_is_new_or_changed(tmp_path):
     "The check compares the stored hash with the records that the page names, and with no others."
     path = folder/"shrink_figure1.ipynb"
     nb, copy = json.loads(path.read_text(encoding="utf-8")), tmp_path/"results"
-    files = records.files_of(nb, root/"results")
-    for file in files:
-        (copy/file.relative_to(root/"results")).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, copy/file.relative_to(root/"results"))
+    shutil.copytree(root/"results"/"runs"/"selection", copy/"runs"/"selection")
+    names = records.names_of(nb, root/"results")
+    copy_runs(opened(), copy/"runs", [Path(name).stem for name in names])
     stored = nb["metadata"]["records"]
     assert records.hash_of(nb, copy) == stored and path.relative_to(root) not in records.stale()
-    kept = copy/files[0].relative_to(root/"results")
+    kept = copy/min(names)
     whole = kept.read_bytes()
     (kept.parent/"0123456789abcdef.json").write_bytes(whole)
     assert records.hash_of(nb, copy) == stored, "a run of another grid"
@@ -427,7 +430,7 @@ def test_a_page_names_the_grids_that_its_claims_read(page):
         setattr(own, name, getattr(evidence, name))
     page(own)
     nb = json.loads((folder/f"{page.__name__}.ipynb").read_text(encoding="utf-8"))
-    read = {file.stem for file in records.files_of(nb, evidence.root)}
+    read = {Path(name).stem for name in records.names_of(nb, evidence.root)}
     for grid_of in own.known: assert {*own.known[grid_of]} & {*evidence.every_record} <= read, grid_of
 
 

@@ -1,4 +1,4 @@
-"""A second implementation: numbers of the findings page, computed again from the JSON of the records alone.
+"""A second implementation: numbers of the findings page, computed again from the packed records alone.
 
 Nothing of the package is imported here, so that an error in it cannot hide itself. Each row is looked up on the stored
 findings page by its claim, and effect, both ends of the interval and the number of seeds are compared.
@@ -11,10 +11,20 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
+from pyarrow.parquet import read_table
 from scipy import stats
 
 root = Path(__file__).resolve().parents[1]
-records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((root/"results"/"runs").glob("*.json"))]
+
+
+def packed(path):
+    "The rows of a packed file. A column is JSON where it says so, and plain numbers or texts elsewhere."
+    table = read_table(path)
+    nested = {column.name for column in table.schema if column.metadata}
+    return [{name: json.loads(value) if name in nested else value for name, value in row.items()} for row in table.to_pylist()]
+
+
+records = packed(root/"results"/"runs"/"packed.parquet")
 usual = dict(status="done", head="own", epochs=3, batch_size=32, hold_out=0., zeta=0.2, precision="fp32", tokens="real", layers=None,
              target=None, relative=None, batches="length", normalize=False, per_layer=False, lam=0., keep="score",
              lam_start=0., lam_ramp=0., placebo=False)

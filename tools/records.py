@@ -21,37 +21,45 @@ def ids_of(grid):
 
 
 @cache
-def digest(path, size, changed):
-    "The hash of a file, read once while it stays as it is."
-    return sha256(path.read_bytes()).digest()
+def _hashes(results, state):
+    from istar_nb.training.records import packed_file, record_texts
+    files = {path.relative_to(results).as_posix(): path.read_bytes() for path in results.rglob("*.json")}
+    for path in results.rglob(packed_file):
+        folder = path.parent.relative_to(results)
+        files |= {f"{folder}/{run}.json": text.encode() for run, text in record_texts(path.parent)}
+    return {name: sha256(content).digest() for name, content in files.items()}
 
 
-def files_of(nb, results, grids=root/"nbs"/"experiments"/"grids"):
+def hashes(results):
+    "The hash of every stored result by its name, a packed record as the file that it was; read again after a change."
+    return _hashes(results, frozenset((path, path.stat().st_size, path.stat().st_mtime_ns)
+                                      for path in results.rglob("*") if path.is_file()))
+
+
+def names_of(nb, results, grids=root/"nbs"/"experiments"/"grids"):
     "The stored results that a notebook reads: all, or those of the grids and benchmarks that it names."
     cells = ["".join(cell["source"]) for cell in nb["cells"]]
     text = "\n".join(cells)
-    if not readers.search(text): return []
+    if not readers.search(text): return set()
     named = {path for path in grids.glob("*.yaml") if f"{path.name}" in text or f'"{path.stem}"' in text}
     pretraining = {path for path in named if path.stem in ("pretrain", "pretrain-masked", "pretrain-positions")}
-    found = [results/"runs"/f"{run}.json" for path in named - pretraining for run in ids_of(path)]
-    found += [results/"benchmarks"/f"{name}.json" for name in re.findall(r'benchmark_record\("([\w-]+)"', text)]
+    found = {f"runs/{run}.json" for path in named - pretraining for run in ids_of(path)}
+    found |= {f"benchmarks/{name}.json" for name in re.findall(r'benchmark_record\("([\w-]+)"', text)}
     folders = dict(pretrained="pretrained" in text, stability="stability" in text) | {
         "benchmarks": 'find_folder("results", "benchmarks")' in text,
         "runs/selection": "selected" in text or "load_selections(" in text}
     if everything.search(text):
         folders |= dict.fromkeys(("runs", "pretrained", "stability"), True)
-        found += [results/"majority.json", results/"crossed.json"]
-    return [path for path in found if path.exists()] + [
-        path for name, read in folders.items() if read for path in (results/name).rglob("*.json")]
+        found |= {"majority.json", "crossed.json"}
+    below = tuple(f"{name}/" for name, read in folders.items() if read)
+    return {name for name in hashes(results) if name in found or name.startswith(below)}
 
 
 def hash_of(nb, results=root/"results"):
     "One hash of the names and contents of the records that a notebook reads; None if it reads none."
-    if not (files := files_of(nb, results)): return None
-    whole = sha256()
-    for path in sorted({*files}):
-        state = path.stat()
-        whole.update(path.relative_to(results).as_posix().encode() + digest(path, state.st_size, state.st_mtime_ns))
+    if not (names := names_of(nb, results)): return None
+    whole, kept = sha256(), hashes(results)
+    for name in sorted(names): whole.update(name.encode() + kept[name])
     return whole.hexdigest()[:16]
 
 

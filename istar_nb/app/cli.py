@@ -260,6 +260,14 @@ def _explorer(root:str, folder:Path)->str: # the page's address, to open in a br
     for name, content in files.items(): write_file(folder/name, content)
     return f"{folder/'index.html'}#runs"
 
+# %% ../../nbs/app/03_cli.ipynb #2282e780
+def _record_shown(root:str, run:str)->str:
+    "The JSON of `--json`; an error names runs with a similar id."
+    from istar_nb.training.records import record_json, record_texts
+    if (text := record_json(root, run)) is None:
+        raise ValueError(f"--json: {root} has no run {run}{near(run, [name for name, _ in record_texts(root)])}")
+    return text
+
 # %% ../../nbs/app/03_cli.ipynb #d014dd2e
 def runs_command(
     root: str = "runs",           # folder or fsspec URL of the records
@@ -270,6 +278,8 @@ def runs_command(
     against: str | None = None,
     # write a page to this folder that shows every run as a dot; it works without a network
     explore: Path | None = None,
+    json: str | None = None,      # print the whole record of the run with this id instead
+    pack: bool = False,           # put all records into one file of the store, packed.parquet, instead
 )->None:
     """List the runs of a store, write them to a file, compare them with reruns, or explore them in a browser.
     A word alone is the store.
@@ -279,12 +289,17 @@ def runs_command(
         istar runs demo/records --where method=istar status=done
         istar runs --export runs.csv
         istar runs --explore page
+        istar runs results/runs --json 0023c510b4ec725b
     """
     if against is not None and every_epoch: raise ValueError("--every-epoch cannot be combined with --against")
     if export is not None: export = _export_file(export)
     if explore is not None: explore = _explorer_folder(explore)
     for option, store in (("--root", root), ("--against", against)):
         if store is not None: check_store(option, store)
+    if json is not None: return print(_record_shown(root, json), end="")
+    if pack:
+        from istar_nb.training.records import pack_records, packed_file
+        return print(f"{pack_records(root)} records are in {root.rstrip('/')}/{packed_file}")
     from istar_nb.report.reports import rows_with, show_runs
     table, ends = _runs_table(root, every_epoch, against)
     for condition in where if len(table) else (): table = table[rows_with(table, condition)]
