@@ -11,10 +11,10 @@ from istar_nb.report.figures import comparison_figure
 from istar_nb.report.judging import judge, read_answers, read_runs
 from istar_nb.base.files import open_root
 from istar_nb.sweeps.grids import compare_stores, load_records
-from istar_nb.training.pretrain_runs import PretrainRecord
 from istar_nb.training.records import (RunRecord, find_record, iterate_records, pack_records, packed_file, record_json,
                                        record_texts, save_record)
 from istar_nb.app.explorers import compact_runs, run_points
+from istar_nb.study.pretrain_runs import PretrainRecord
 from istar_nb.training.runs import RunConfig, schema
 from processes import FORKED, Process
 
@@ -235,9 +235,10 @@ def test_every_committed_record_is_read_under_its_id():
     results = Path(__file__).resolve().parents[1]/"results"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        read = {folder: [r.id for r in iterate_records(results/folder, PretrainRecord if folder == "pretrained" else RunRecord)]
-                for folder in ("runs", "rerun", "pretrained", "demo")}
-    for folder, ids in read.items(): assert ids == [name for name, _ in record_texts(results/folder)] and ids == sorted({*ids})
+        kinds = dict(runs=RunRecord, rerun=RunRecord, demo=RunRecord, pretrained=PretrainRecord)
+        read = {folder: [r.id for r in iterate_records(results/folder, kind)] for folder, kind in kinds.items()}
+    for folder, ids in read.items():
+        assert ids == [name for name, _ in record_texts(results/folder)] == sorted({*ids})
     assert len(read["runs"]) > 1600 and min(map(len, read.values())) > 2
 
 
@@ -247,27 +248,33 @@ def test_committed_records_are_packed_as_they_were_written(tmp_path):
     texts = dict(record_texts(rerun))
     for name, text in texts.items(): (tmp_path/f"{name}.json").write_text(text, encoding="utf-8")
     records = list(iterate_records(rerun))
-    assert all(json.loads(texts[r.id]) == json.loads(r.to_json()) | dict(config=json.loads(texts[r.id])["config"]) for r in records)
+    for r in records:
+        written = json.loads(texts[r.id])
+        assert written == json.loads(r.to_json()) | dict(config=written["config"])
     assert pack_records(tmp_path) == len(records) and [path.name for path in tmp_path.iterdir()] == [packed_file]
     assert dict(record_texts(tmp_path)) == texts and compare_stores(tmp_path, rerun).equal.all()
 
 
 def test_a_store_holds_files_and_a_packed_file(tmp_path):
-    "A run that is made again is read from its file; records of other fields are packed beside each other, an edited one is left."
-    first, second = (RunRecord(asdict(c.complete), c.id, "done", score=s) for c, s in ((RunConfig(), 0.1 + 0.2), (RunConfig(seed=1), None)))
+    "A run that was made again is read from its file; records with other fields are packed too, an edited one is left."
+    first, second = (RunRecord(asdict(c.complete), c.id, "done", score=score)
+                     for c, score in ((RunConfig(), 0.1 + 0.2), (RunConfig(seed=1), None)))
     for record in (first, second): save_record(record, tmp_path)
-    assert pack_records(tmp_path) == 2 and list(iterate_records(tmp_path, ids=[first.id])) == [first] and load_records(tmp_path, ids=[]).empty
+    assert pack_records(tmp_path) == 2 and list(iterate_records(tmp_path, ids=[first.id])) == [first]
+    assert load_records(tmp_path, ids=[]).empty
     again = replace(first, score=0.7)
     save_record(again, tmp_path)
     assert find_record(tmp_path, first.id) == again and list(iterate_records(tmp_path, ids=[second.id])) == [second]
-    assert load_records(tmp_path).set_index("id").score.to_dict() == {first.id: 0.7, second.id: pytest.approx(float("nan"), nan_ok=True)}
-    assert pack_records(tmp_path) == 2 and find_record(tmp_path, first.id) == again and pack_records(tmp_path/"none") == 0
+    assert load_records(tmp_path).set_index("id").score[first.id] == 0.7
+    assert pack_records(tmp_path) == 2 and find_record(tmp_path, first.id) == again
+    assert pack_records(tmp_path/"none") == 0
     older = json.loads(find_record(tmp_path, second.id).to_json())
     third = RunConfig(seed=2)
     lines = RunRecord(asdict(third.complete), third.id, "done").to_json().replace(' "error": "",\n', "")
     (tmp_path/f"{third.id}.json").write_text(lines, encoding="utf-8")
-    edited = tmp_path/f"{RunConfig(seed=3).id}.json"
-    edited.write_text(json.dumps(older | dict(id=RunConfig(seed=3).id, config=asdict(RunConfig(seed=3).complete))), encoding="utf-8")
+    fourth = RunConfig(seed=3)
+    edited = tmp_path/f"{fourth.id}.json"
+    edited.write_text(json.dumps(older | dict(id=fourth.id, config=asdict(fourth.complete))), encoding="utf-8")
     assert pack_records(tmp_path) == 3 and record_json(tmp_path, third.id) == lines and edited.exists()
     assert len(list(iterate_records(tmp_path))) == 4
 
