@@ -6,6 +6,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tomllib
 from configparser import ConfigParser
 from contextlib import suppress
 from importlib.metadata import packages_distributions
@@ -139,6 +140,15 @@ def test_every_requirement_is_imported_and_somebody_says_what_for():
     used = {known.lower() for path in modules.values() for name in imports(path)
             for known in distributions().get(name.partition(".")[0], [])}
     assert named == declared("requirements") and named <= used
+
+
+def test_tools_that_read_pyproject_learn_what_settings_say():
+    parser = ConfigParser(delimiters=["="])
+    parser.read(root/"settings.ini", encoding="utf-8")
+    project = tomllib.loads((root/"pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project.pop("name") == parser["DEFAULT"]["lib_name"]
+    assert project.pop("requires-python") == f">={parser['DEFAULT']['min_python']}"
+    assert list(project) == ["dynamic"]    # all else is said once
 
 
 distributions = functools.cache(packages_distributions)   # it reads every package's list of files

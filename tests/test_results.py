@@ -14,7 +14,7 @@ def test_a_log_of_the_trainer(tmp_path):
         for seed in range(6):
             for step in (10, 20):
                 history = [dict(loss=1., step=s) for s in range(step)]
-                history += [dict(eval_loss=0.5, eval_accuracy=0.8 + gain + seed/100 + s/1000, eval_runtime=1., step=s, epoch=1.)
+                history += [dict(eval_loss=0.5, eval_accuracy=0.8 + gain + seed/100 + s/1000, eval_runtime=1., step=s)
                             for s in range(10, step + 1, 10)]
                 folder = tmp_path/arm/f"seed-{seed}"/f"checkpoint-{step}"
                 folder.mkdir(parents=True)
