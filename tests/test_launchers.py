@@ -1,4 +1,5 @@
 "Processes that act as one, started by torchrun, by accelerate and by `launch`, whose end is also theirs."
+import json
 import os
 import shutil
 import signal
@@ -7,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
+import torch
 
 from istar_nb.study.pretraining import pretrain
 from istar_nb.study.pretrain_runs import PretrainConfig
@@ -185,3 +188,19 @@ def test_processes_end_with_the_one_that_started_them(how, istar, made, tmp_path
     if how != signal.SIGKILL: return    # after the others it goes on from the same files
     in_two(istar, *words)
     assert len(list(iterate_records(tmp_path/"runs"))) == 1 and not list((tmp_path/"runs"/"checkpoints").iterdir())
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_measurement_is_shared_by_the_processes_of_a_launcher(launcher, tmp_path):
+    "Each measures its share, and one report has the digits of one process."
+    rows = torch.randn(20_000, 6, generator=torch.Generator().manual_seed(0))
+    np.save(tmp_path/"x.npy", rows.numpy())
+    program = Path(sys.executable).parent/"istar" if launcher == "torchrun" else shutil.which("istar")
+    reports = []
+    for before in ([sys.executable, "-m", *LAUNCHERS[launcher].split()], []):
+        command = [*before, program, "measure", "x.npy", "--no-progress", "--out", f"out{len(before)}"]
+        run = subprocess.run(command, cwd=tmp_path, env=without_accelerate(os.environ | ALONE), encoding="utf-8",
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600)
+        assert run.returncode == 0 and run.stdout.count("report: ") == 1, run.stdout
+        reports.append(json.loads((tmp_path/f"out{len(before)}"/"isotropy.json").read_text())["measures"])
+    assert reports[0] == reports[1] and reports[0]["x.npy"]["points"]["count"] == 20_000

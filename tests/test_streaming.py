@@ -1,8 +1,11 @@
 "Streams of points over processes, through models, and in bounded memory."
+import os
 import resource
+import signal
 import tracemalloc
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -15,7 +18,8 @@ from istar_nb.base.covariance import covariance, participation_ratio
 from istar_nb.text.encoders import load_encoder
 from istar_nb.geometry.measures import (effective_rank, explained_variance, mean_activation, mean_cosine,
                                         outlier_dimensions, sv_anisotropy)
-from istar_nb.report.model_measures import measure_embeddings
+from istar_nb.report.isotropy import measure
+from istar_nb.report.model_measures import Measurement, measure_embeddings
 from istar_nb.text.features import text_batches
 from istar_nb.app.measuring import text_source
 from istar_nb.geometry.scores import isoscore, isoscore_with_error
@@ -513,3 +517,73 @@ def test_a_state_that_is_loaded_replaces_a_score_that_was_computed(kind):
     after, wanted = all_of_them.compute(), few.compute()
     if kind is IsotropyMetrics: before, after, wanted = (found["isoscore"] for found in (before, after, wanted))
     assert after == wanted != before
+
+
+# The same digits from several processes -------------------------------------------------------------------------------
+
+def rows_of_file(folder, n=30_000, d=12):
+    "A matrix in a file, far from the origin."
+    x = torch.randn(n, d, generator=torch.Generator().manual_seed(1))*torch.linspace(2, 0.3, d) + 3
+    np.save(folder/"x.npy", x.numpy())
+    return x, folder/"x.npy"
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 7])
+def test_vectors_of_any_number_of_processes_have_the_same_digits(processes, tmp_path, single_thread):
+    "Of a matrix, of its file, and with ids of texts that end within a part; some processes have nothing to do."
+    x, file = rows_of_file(tmp_path)
+    ids = np.arange(len(x))//70
+    for points, options in ((x, {}), (x, dict(sentences=ids)), (x[:5000], {}), (x.double() + 1e6, {})):
+        alone, shared = (measure(points, processes=k, **options).measures for k in (None, processes))
+        assert alone == shared
+    assert measure(file, processes=processes).measures["x.npy"] == measure(x).measures["points"]
+
+
+@pytest.mark.parametrize("tokens", ["real", "mean"])
+def test_texts_of_any_number_of_processes_have_the_same_digits(tokens, single_thread):
+    "Of every layer and their union, whichever process had which batch; IsoScore* as well."
+    encoder, texts = tuple(load_encoder("tiny-bert")), sentences(400)
+    options = dict(tokens=tokens, batch_tokens=700, zeta=0.2, reference=texts[:100])
+    alone = measure(encoder, texts, **options).measures
+    for processes in (1, 2, 3, 7):
+        assert measure(encoder, iter(texts), processes=processes, **options).measures == alone
+
+
+class Deadly(Measurement):
+    "A measurement that kills its process at row 16,384."
+    def update(self, x, mask=None, sentences=None, unit=None):
+        if unit == 16_384: os.kill(os.getpid(), signal.SIGKILL)
+        super().update(x, mask, sentences, unit)
+
+
+def test_a_process_that_is_killed_is_named_with_its_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr("istar_nb.report.model_measures.Measurement", Deadly)
+    with pytest.raises(ChildProcessError, match="of 2 has ended with status -9 while at rows 16,384 to 24,575"):
+        measure(rows_of_file(tmp_path)[1], processes=2)
+
+
+def test_an_error_of_one_process_is_that_of_one_alone(tmp_path):
+    "With the row that is not finite, and with ids that end too early."
+    x, file = rows_of_file(tmp_path)
+    x[20_000, 3] = torch.nan
+    for points, options in ((x, {}), (file, dict(sentences=[0]*29_000))):
+        messages = []
+        for processes in (None, 3):
+            with pytest.raises(ValueError) as error: measure(points, processes=processes, **options)
+            messages.append(str(error.value))
+        assert messages[0] == messages[1] and ("row 20000" in messages[0] or "29,000" in messages[0])
+
+
+def test_measures_do_not_wait_for_processes_of_a_launcher_that_have_another_number(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(ValueError, match="`processes` is for one process"): measure(torch.randn(50, 4), processes=2)
+
+
+@pytest.fixture
+def single_thread():
+    "This process computes with one thread, as those that share its work do."
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from .commands import check_file, check_place, check_positive, check_task, kept
 from ..base.checks import near
 from ..base.files import local_path
-from ..base.programs import waiting
+from ..base.programs import place_of_process, waiting
 
 if TYPE_CHECKING: from istar_nb.report.model_measures import Texts
 
@@ -135,6 +135,7 @@ class Measured:
     max_length: int = 256           # tokens kept of a text
     zeta: float = 0.0               # shrinkage in [0, 1] of IsoScore*, which is shown beside IsoScore if it is above 0
     reference: Path | None = None   # other texts, as for --text, or points, whose covariance --zeta shrinks to
+    processes: int | None = None    # that share the work, one thread each; default: one, or those of a launcher
     out: Path = Path("isotropy")    # folder for the report, as HTML and JSON; an earlier report gets a number
     progress: bool = True           # show a progress bar
     data_dir: str | None = None     # folder with the tasks' files; default: the variable ISTAR_DATA
@@ -149,7 +150,8 @@ class Measured:
         if self.column is not None and self.text is None:
             raise ValueError("--column needs a table: name one with --text")
         if self.embeddings is not None: _check_reads_no_text(self)
-        check_positive(limit=self.limit, batch_tokens=self.batch_tokens, max_length=self.max_length)
+        check_positive(limit=self.limit, batch_tokens=self.batch_tokens, max_length=self.max_length,
+                       processes=self.processes)
         if str(self.text) != "-": check_file("--text", self.text)
         check_file("--embeddings", self.embeddings)
         check_file("--reference", self.reference)
@@ -193,6 +195,7 @@ def _audited(what:Measured, texts:object, layers:object, source:str)->object:
     from istar_nb.report.audit import audit
     if what.batch_tokens != Measured.batch_tokens:
         raise ValueError("--batch-tokens has no meaning with --tokens audit, whose batches are 32 texts each")
+    if what.processes is not None: raise ValueError("--processes has no meaning with --tokens audit")
     found = audit(what.model, texts, layers, what.hub, max_length=what.max_length, progress=what.progress)
     return replace(found, source=found.source.replace(" texts in", f" texts of {source} in", 1))
 
@@ -212,6 +215,7 @@ def measure_command(
         istar measure stdlib-docs --limit 30 --zeta 0.2 --reference sentences.txt
     """
     out = check_place("--out", local_path(what.out))
+    if place_of_process()[0]: what = replace(what, progress=False)    # the first process of a launcher speaks for all
     with waiting("starting", what.progress):
         from istar_nb.report.isotropy import Isotropy
         from istar_nb.report.model_measures import measure_clouds, measure_models
@@ -221,16 +225,18 @@ def measure_command(
     said = f", IsoScore* with ζ = {what.zeta:g}"*(what.zeta > 0)
     if what.embeddings:
         reference = None if what.reference is None else str(what.reference)
-        found, source = measure_clouds([str(what.embeddings)], None, None, what.zeta, reference), "points of a file"
+        found, source = measure_clouds([str(what.embeddings)], None, None, what.zeta, reference,
+                                       what.processes), "points of a file"
     else:
         texts, source = text_source(what.task, what.text, what.data_dir, what.hub, what.limit, column=what.column)
         layers = "all" if what.layers is None else what.layers
         if what.tokens == "audit": return _report(_audited(what, texts(), layers, source), out/"isotropy")
         found, n = measure_models([what.model], texts, what.hub, what.tokens, layers, what.batch_tokens,
-                                  what.max_length, what.progress, None, what.zeta, _reference_texts(what))
+                                  what.max_length, what.progress, None, what.zeta, _reference_texts(what),
+                                  what.processes)
         source = f"{n:,} text{'s'*(n != 1)} of {source}, tokens: {what.tokens}{cut_note(what.max_length)}"
     isotropy = Isotropy(source + said, what.tokens, found, environment())
-    _report(isotropy, out/"isotropy")
+    if place_of_process()[0] == 0: _report(isotropy, out/"isotropy")
 
 # %% ../../nbs/app/02_measuring.ipynb #5a271b59
 @dataclass(frozen=True)

@@ -4,21 +4,26 @@
 
 # %% auto #0
 __all__ = ['collect_rarely', 'end_after', 'place_of_process', 'check_alone', 'meeting_place', 'place_variables', 'can_fork',
-           'launched', 'start_together', 'watched', 'Team', 'Lasting', 'progress_bar', 'waiting']
+           'launched', 'start_together', 'forks', 'share_out', 'from_first', 'watched', 'Team', 'Lasting',
+           'progress_bar', 'waiting']
 
 # %% ../../nbs/base/06_programs.ipynb #b0c1d2e2
 import contextlib
 import gc
 import json
 import os
+import pickle
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from multiprocessing import current_process, parent_process
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from multiprocessing import current_process, get_context, parent_process
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -27,7 +32,10 @@ from tqdm import auto, std
 
 import istar_nb
 
-if TYPE_CHECKING: from torch.distributed import TCPStore
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+    from torch.distributed import TCPStore
 
 # %% ../../nbs/base/06_programs.ipynb #b0c1d2e4
 def collect_rarely()->None:
@@ -100,6 +108,9 @@ def launched(rank:int, function:Callable, args:tuple, processes:int, port:int)->
     _forked(function, args)
 
 # %% ../../nbs/base/06_programs.ipynb #c5d20e0f
+_guard = ("new processes run the script that starts them: put `if __name__ == '__main__':` before "
+          "what is for the first process alone")
+
 def _fork(function:Callable, args:tuple, processes:int)->None:
     "Call a function in processes that accelerate forks."
     from accelerate import notebook_launcher
@@ -131,9 +142,116 @@ def start_together(
 )->None:
     "Call a function in several processes of this machine that act as one; all end when one fails or this one ends."
     if getattr(current_process(), "_inheriting", False):
-        raise RuntimeError("new processes run the script that starts them: put `if __name__ == '__main__':` before "
-                           "what is for the first process alone")
+        raise RuntimeError(_guard)
     (_fork if processes > 1 and can_fork() else _spawn)(function, args, processes)
+
+# %% ../../nbs/base/06_programs.ipynb #4f526f0d
+def forks()->bool:
+    "Whether new processes are copies of this one, which takes no time, and not new Pythons; CUDA forbids it."
+    import torch
+    return sys.platform == "linux" and not torch.cuda.device_count()
+
+
+def _do_tasks(rank:int, connection:"Connection", work:Callable)->None:
+    "Ask for tasks and do them; send what comes of them, or the error."
+    import torch
+    end_after(parent_process().join)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"    # copies of threads do not run
+    torch.set_num_threads(1)
+    def tasks():
+        while True:
+            connection.send_bytes(pickle.dumps(("ready", None)))
+            if (task := pickle.loads(connection.recv_bytes())) is None: return
+            yield task
+    try: found = "done", work(tasks(), rank)
+    except Exception as e: found = "failed", e
+    connection.send_bytes(pickle.dumps(found))    # not by shared memory, of which a container may have little
+
+
+def _exchange(result:object, error:Exception|None)->list|None: # None for all processes but the first
+    "Send results to the first process; an error for all of them if one has failed."
+    import torch.distributed as dist
+    errors = [None]*dist.get_world_size()
+    dist.all_gather_object(errors, error)
+    for e in errors:
+        if e is not None: raise e
+    results = [None]*len(errors) if dist.get_rank() == 0 else None
+    dist.gather_object(result, results)
+    return results
+
+
+def share_out(
+    work:Callable,       # (iterator of tasks, rank) -> result; it can be pickled
+    tasks:Iterable,      # can be pickled, in any number
+    processes:int|None=None, # new ones, with one thread each; None: this one, or those of a launcher
+    name:Callable[[object],str]=str, # of a task, for errors
+)->list|None:            # a result of every process; None under a launcher, except for its first process
+    "Have tasks done by several processes."
+    import torch
+    rank, count = place_of_process()
+    if count > 1:
+        if processes is not None: check_alone("`processes`")
+        from accelerate import PartialState
+        PartialState(cpu=not torch.accelerator.is_available())    # joins them
+        try: result, error = work(islice(tasks, rank, None, count), rank), None
+        except Exception as e: result, error = None, e
+        return _exchange(result, error)
+    if processes is None: return [work(iter(tasks), 0)]
+    if getattr(current_process(), "_inheriting", False): raise RuntimeError(_guard)
+    several, ends = get_context("fork" if forks() else "spawn"), []
+    for i in range(processes):
+        end, other = several.Pipe()
+        process = several.Process(target=_do_tasks, args=(i, other, work), daemon=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)    # a copy uses one thread
+            process.start()
+        other.close()
+        ends.append((end, process))
+    try: return _deal(dict(ends), iter(tasks), name)
+    finally:
+        for end, process in ends:
+            process.kill()
+            process.join()
+
+
+def _deal(
+    open_:dict,          # connection -> process
+    tasks:Iterator,
+    name:Callable[[object],str],
+)->list:
+    "Give every process a task when it asks for one, until all are done."
+    results, doing, ranks = [], dict.fromkeys(open_, "starting"), {end: rank for rank, end in enumerate(open_)}
+    while open_:
+        for end in wait(list(open_)):
+            try: kind, value = pickle.loads(end.recv_bytes())
+            except (EOFError, OSError):
+                open_[end].join()
+                raise ChildProcessError(f"process {ranks[end]} of {len(ranks)} has ended with status "
+                                        f"{open_[end].exitcode} while {doing[end]}") from None
+            if kind == "failed": raise value
+            if kind == "ready":
+                task = next(tasks, None)
+                doing[end] = "ending" if task is None else f"at {name(task)}"
+                end.send_bytes(pickle.dumps(task))
+            else:
+                results.append(value)
+                del open_[end]
+    return results
+
+
+def from_first(
+    f:Callable[[],object], # called by the first process alone
+)->object:
+    "What the first process of a launcher computes, for all of them."
+    if place_of_process()[1] == 1: return f()
+    import torch.distributed as dist
+    found: list = [None, None]
+    if dist.get_rank() == 0:
+        try: found[0] = f()
+        except Exception as e: found[1] = e
+    dist.broadcast_object_list(found)
+    if found[1] is not None: raise found[1]
+    return found[0]
 
 # %% ../../nbs/base/06_programs.ipynb #c5d20e05
 def watched()->bool:

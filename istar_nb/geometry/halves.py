@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['sample_points', 'sample_sentences', 'sample_most', 'Place', 'keys_of', 'half_of', 'in_sample', 'Halves', 'no_halves',
-           'directions_of', 'take_in', 'sums_of_halves', 'total_of', 'joined_halves', 'over_processes',
+           'directions_of', 'take_in', 'sums_of_halves', 'total_of', 'joined_halves', 'over_processes', 'Total',
            'spectral_measures', 'Decomposition', 'spectrum_of', 'influences', 'scaled', 'Cloud', 'cloud_of',
            'pair_covariances', 'smooth_error', 'unbiased_of', 'Estimates', 'measures_of']
 
@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..base.points import unit_rows
+from ..base.points import has_float64, unit_rows
 from .measures import effective_rank_of, outliers_of
 from .scores import ratio_score
 from .sums import (add_points_, add_sums_, covariance_of, inverse_norms, merged,
@@ -187,6 +187,123 @@ def over_processes(
     if halves.whole: _new_sums(most, device, memory)    # an error if that is too much
     sums = sums_of_halves(halves._replace(points=points))
     return Halves(merged_over_processes(sums, group), rows, keys)
+
+# %% ../../nbs/geometry/06_halves.ipynb #639422e1
+class Total:
+    "What is kept of points that come in units, in any order: the sums, to the same digits, and the sample."
+    def __init__(self,
+        memory:float=math.inf,      # GB that the sums may take
+        origin:Tensor|None=None,    # (d,) float64, what sums are taken about; None for 0
+    ):
+        self.memory, self.origin, self.sums = memory, origin, None    # sums: (2, 2, d+2, d+1), high and low digits
+        self.points, self.keys = torch.empty(0, 0), torch.empty(0, dtype=torch.int64)
+        self.places = self.keys    # of the points: number of the unit, and which point of it
+
+    @property
+    def d(self)->int: return self.points.shape[1]    # 0 while it is not known
+    @property
+    def whole(self)->bool: return self.sums is None    # whether the sample is everything
+    @property
+    def count(self)->int: return len(self.points) if self.whole else round(self.sums[0, :, 0, 0].sum().item())
+
+    def add(self,
+        unit:int,             # number of the unit, which no other has
+        points:Tensor,        # (N, d) floating point
+        index:Tensor,         # (n,) which of them count
+        keys:Tensor,          # (n,) int64 on the host, of their sentences
+        inverse:Tensor|None=None, # (N,) from `directions_of`; None: computed here
+    )->None:
+        "Take in a unit."
+        if not len(index): return
+        self._check_dimensions(points.shape[1])
+        if inverse is None: inverse = directions_of(points, index)
+        last = 2**63 - 1 if self.whole else self.keys.max() if len(self.keys) else -1
+        near = (keys <= last).nonzero()[:, 0]    # what is not in the sample now will never be
+        rows = points.index_select(0, index[near.to(index.device)]).to(inverse.dtype)
+        every = torch.cat([self.keys, keys[near]])
+        kept = in_sample(every, points.shape[1])
+        if self.whole and not kept.all(): self._open(points.device)
+        if not self.whole: self._sum(points, index, keys, inverse)
+        places = torch.cat([self.places, (unit << 24) + near])
+        self._keep(torch.cat([self.points.to(rows.device), rows]), every, places, kept)
+
+    def join(self, other:"Total")->None:
+        "Take in what another one has seen."
+        if not other.d: return
+        self._check_dimensions(other.d)
+        every = torch.cat([self.keys, other.keys])
+        kept = in_sample(every, other.d)
+        device = other.points.device if self.sums is None else self.sums.device
+        if not (self.whole and other.whole and kept.all()):
+            for part in (self, other):
+                if part.whole: part._open(device)
+            _add_exactly_(self.sums, *other.sums.to(device))
+        points = torch.cat([self.points.to(device), other.points.to(device)])
+        self._keep(points, every, torch.cat([self.places, other.places]), kept)
+
+    def to(self, device:torch.device|str)->"Total": # itself
+        "Move everything."
+        self.points = self.points.to(device)
+        if not self.whole: self.sums = self.sums.to(device)
+        return self
+
+    def halves(self)->Halves:
+        "All of it, as if it had come in order."
+        order = self.places.argsort(stable=True)
+        points, keys = self.points[order.to(self.points.device)], self.keys[order]
+        if self.whole: return no_halves(points.device)._replace(points=points, keys=keys)
+        return Halves(_about_mean_(self.sums.sum(0), self.origin), points, keys)
+
+    def _check_dimensions(self, d:int)->None:
+        "Note the dimensions, or an error if others have been seen."
+        if self.d not in (0, d): raise ValueError(f"`x` has {d} dimensions, and the metric has seen points of {self.d}")
+        if not self.d: self.points = self.points.new_empty(0, d)
+
+    def _open(self, device:torch.device)->None:
+        "Start the sums, with those of the units seen so far."
+        self.sums = torch.stack([_new_sums(self.d, device if has_float64(device) else "cpu", self.memory/2)]*2)
+        order = self.places.argsort(stable=True)
+        for rows in order.tensor_split((self.places[order] >> 24).diff().nonzero()[:, 0] + 1):
+            points = self.points[rows.to(self.points.device)]
+            index = torch.arange(len(rows), device=points.device)
+            if len(rows): self._sum(points, index, self.keys[rows], directions_of(points, index))
+
+    def _sum(self, points:Tensor, index:Tensor, keys:Tensor, inverse:Tensor)->None:
+        "Add the sums of a unit."
+        part = _add_halves_(torch.zeros_like(self.sums[0]), points, index, keys, inverse)
+        _add_exactly_(self.sums, _about_origin_(part, self.origin))
+
+    def _keep(self, points:Tensor, keys:Tensor, places:Tensor, kept:Tensor)->None:
+        "Keep the sample."
+        self.points, self.keys, self.places = points[kept.to(points.device)], keys[kept], places[kept]
+
+
+def _about_origin_(sums:Tensor, origin:Tensor|None)->Tensor: # (2, d+2, d+1), changed in place
+    "Sums about means as sums about the origin, which can be added."
+    count, mean, *_, products = parts_of(sums)
+    if origin is not None: mean -= origin.to(mean)
+    for n, m, total in zip(count, mean, products): total.addr_(m, m*n)
+    mean *= count[:, None]
+    return sums
+
+
+def _about_mean_(sums:Tensor, origin:Tensor|None)->Tensor: # (2, d+2, d+1), changed in place
+    "The way back."
+    count, mean, *_, products = parts_of(sums)
+    mean /= count.clamp(min=1)[:, None]
+    for n, m, total in zip(count, mean, products): total.addr_(m, m*n, alpha=-1)
+    if origin is not None: mean += origin.to(mean)*(count > 0)[:, None]
+    return sums
+
+
+def _add_exactly_(total:Tensor, part:Tensor, low:Tensor|float=0.)->None: # (2, …) high and low digits, changed in place
+    "Add sums in twice the precision; of the rounding of their means, the larger stays."
+    rounding = torch.maximum(total[0, :, 1, 1], part[:, 1, 1])
+    high = total[0] + part
+    grown = high - total[0]
+    total[1] += (total[0] - (high - grown)).add_(part - grown).add_(low)
+    total[0] = high
+    total[:, :, 1, 1] = torch.stack([rounding, torch.zeros_like(rounding)])
 
 # %% ../../nbs/geometry/06_halves.ipynb #3e08eed7
 def spectral_measures(

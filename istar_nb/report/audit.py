@@ -15,7 +15,7 @@ from torch import Tensor
 from ..base.checks import check_number
 from ..base.programs import progress_bar, waiting
 from ..base.states import layer_count, layer_numbers
-from ..geometry.halves import Halves, joined_halves, scaled, total_of
+from ..geometry.halves import Halves, scaled, total_of
 from ..geometry.streaming import allowed_memory, points_of
 from ..geometry.sums import parts_of
 from .isotropy import Isotropy, text_tuples
@@ -66,19 +66,19 @@ PARTS = "text", "padding", "text and padding"
 
 def _summary(cloud:Measurement)->dict:
     "Every measure, or why there is none."
-    return cloud.summary_or_reason() if cloud.metrics.count else dict(count=0, reason="there is no padding")
+    return cloud.summary_or_reason() if cloud.count else dict(count=0, reason="there is no padding")
 
 
 def _summaries(clouds:dict[str,dict[int,Measurement]])->dict[str,dict[str,dict]]: # part -> layer -> summary
     "What has been measured, also of layers 1 to L together."
     every = {}
     for part, layers in clouds.items():
-        deep = [m for l, m in layers.items() if l > 0 and m.metrics.count]
+        deep = [m for l, m in layers.items() if l > 0 and m.count]
         every[part] = {str(l): m for l, m in layers.items()} | pooled_of(deep)
     found = {part: {l: _summary(m) for l, m in layers.items()} for part, layers in every.items()}
     for l, text in every["text"].items():
         if (padding := every["padding"].get(l)) is None: continue
-        found["text and padding"][l] |= between_share(text.metrics.halves, padding.metrics.halves)
+        found["text and padding"][l] |= between_share(text.total.halves(), padding.total.halves())
     return found
 
 # %% ../../nbs/report/11_audit.ipynb #ad17000d
@@ -116,12 +116,13 @@ def _read(encoder, texts:list, layers:object, batch_size:int, max_length:int, se
                 clouds[l] = Measurement(memory=memory/(3*len(chosen) + 3))
             text[l].update(x, mask, numbers)
             if not mask.all(): padding[l].update(x, ~mask, numbers)
-            both[l].sample.update(*points_of(x, None, "all")[:2])
+            both[l].sample.update(*points_of(x, None, "all")[:2], read << 24)
         read, positions = read + len(mask), positions + mask.numel()
         bar.update(len(mask))
     bar.close()
     for l, m in both.items():
-        m.metrics.halves = joined_halves(text[l].metrics.halves, padding[l].metrics.halves, memory)
+        m.total.join(text[l].total)
+        m.total.join(padding[l].total)
     return found, positions
 
 # %% ../../nbs/report/11_audit.ipynb #ad17000f
@@ -144,7 +145,7 @@ def audit(
     name = model if isinstance(model, str) else type(encoder.model).__name__
     check_layers(name, layers, layer_count(encoder.model))
     found, positions = _read(encoder, texts, layers, batch_size, max_length, seed, progress, memory)
-    real = max(m.metrics.count for m in found["text"].values())
+    real = max(m.count for m in found["text"].values())
     source = (f"{name}: {len(texts):,} texts in random batches of {batch_size}{cut_note(max_length)}; "
               f"{1 - real/positions:.1%} of {positions:,} positions are padding")
     return Audit(source, "audit", _summaries(found), environment())

@@ -44,7 +44,7 @@ class Measures(NamedTuple):
 
 def _measures(m:Measurement)->Measures:
     "The measures of a layer, with the influence of every text."
-    try: found = m.metrics.measures()
+    try: found = m.measures()
     except ValueError: return Measures(m.summary_or_reason(), {}, torch.empty(0))
     return Measures(m.summary(found), found.influences, found.keys)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .figures import measure_figure, plot_measure
+from ..base.checks import check_number
 from ..text.features import cut_note
 from .model_measures import Points, check_reference, distinct, measure_clouds, measure_models
 from .reports import (difference_table, error_note, gaps, measure_page, measure_table, save_report,
@@ -137,17 +138,19 @@ def measure(
     memory:float|None=None,           # GB that sums may take; None: half of the machine's, a third for points
     zeta:float=0.,                    # shrinkage ζ in [0, 1]; above 0, IsoScore* is measured as well
     reference:Iterable|None=None,     # other texts, or points, whose covariance is Σ_S; needed when `zeta` is above 0
+    processes:int|None=None,          # that share the work, one thread each; None: this one, or those of a launcher
 )->Isotropy:
     "The isotropy of a model on texts, layer by layer, or of points."
+    if processes is not None: check_number("processes", processes, "[1, inf)", whole=True)
     said = f", IsoScore* with ζ = {zeta:g}" if (zeta := check_reference(zeta, reference)) else ""
     if texts is None:
         if isinstance(model, tuple): raise TypeError("`texts` is missing: a model is measured on texts")
         check_unread(tokens, layers)
-        found = measure_clouds([model], sentences, memory, zeta, reference)
+        found = measure_clouds([model], sentences, memory, zeta, reference, processes)
         return Isotropy(f"points{said}", "all", found, environment())
     if sentences is not None: raise ValueError("`sentences` is for points: which tokens are of one text is known")
     pairs, others = text_tuples(texts), None if reference is None else text_tuples(reference, "reference")
     found, n = measure_models([model], lambda: pairs, hub, tokens, layers, batch_tokens, max_length, progress, memory,
-                              zeta, others and (lambda: others))
+                              zeta, others and (lambda: others), processes)
     return Isotropy(f"{n:,} text{'s'*(n != 1)}, tokens: {tokens}{cut_note(max_length)}{said}", tokens, found,
                     environment())

@@ -136,7 +136,7 @@ def see_points(
     for part in parts:
         try: m.update(part, None, np.arange(read, read + len(part)))
         except ValueError as e: raise row_error(e, part, name, read) from e
-        kept.update(part, torch.arange(len(part)))
+        kept.update(part, torch.arange(len(part)), read)
         read += len(part)
     if not read: raise ValueError(f"`{name}` has no points")
     there = torch.ones(len(kept.points), dtype=torch.bool)
