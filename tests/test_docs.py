@@ -140,6 +140,9 @@ def test_a_notebook_page(built):
             and links["score"] == links["Reference of lib.geometry.scores"] + "#score")
     assert (links["Download the notebook"] == "../../notebooks/geometry/00_scores.ipynb"
             and (repo/"site"/"notebooks"/"geometry"/"00_scores.ipynb").exists())
+    assert links["Colab"].endswith("/github/istar-nb/istar_nb/blob/main/nbs/geometry/00_scores.ipynb")
+    assert links["Binder"].endswith("/gh/istar-nb/istar_nb/main?labpath=nbs/geometry/00_scores.ipynb")
+    assert "%pip install --quiet './istar_nb[notebooks]'\n%cd istar_nb/nbs/geometry" in page.details.text
     assert (page.find(class_="arithmatex").text == r"\(a_i*b_i*c\)" and page.find(id="score")
             and "def score(" in page.text)
     assert "heard" in page.text and "secret" not in page.text and "silent" not in page.text and "\x1b" not in page.text
@@ -155,7 +158,7 @@ def test_a_notebook_page(built):
 def test_what_only_prepares_or_checks_is_folded(built):
     page = page_of(built, "explanation")
     folds = {fold.summary.text: fold.text for fold in page.find_all("details")}
-    assert list(folds) == ["Show setup", "Show tests", "Show code"]
+    assert list(folds) == ["The first cell in Colab", "Show setup", "Show tests", "Show code"]
     assert "import torch" in folds["Show setup"] and "def" not in folds["Show setup"]
     assert "score([])" in folds["Show tests"] and "i < 3" in folds["Show tests"] and "seen" not in folds["Show tests"]
     assert (cell(code("rng = 1\ndef error_of(f): return f")).fold == "Show setup"

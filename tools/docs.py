@@ -129,8 +129,20 @@ class Site:
         made, module = next(((f, m.name) for f, m in self.modules.items() if m.notebook == file), ("", ""))
         reference = f"/{self.places.get(made)}"
         links = f"[Reference of `{self.package}.{module}`]({reference}) "*bool(module)
-        links += f"[Download the notebook](/{copy}){{ download }}"
-        return docs_pages.page(cells, links + "\n{ .page-links data-search-exclude }", reference, f"/{figures}")
+        links += f"[Download the notebook](/{copy}){{ download }} {self.elsewhere(file)}"
+        return docs_pages.page(cells, links, reference, f"/{figures}")
+
+    def elsewhere(self, file):
+        "Where a notebook opens without an installation, and the cell that Colab needs first."
+        git, branch = self.settings["git_url"], self.settings["branch"]
+        repository = git.removeprefix("https://github.com/")
+        name = repository.partition("/")[2]
+        first = (f"!git clone --depth 1 --branch {branch} {git}\n%pip install --quiet './{name}[notebooks]'\n"
+                 f"%cd {name}/{dirname(file)}")
+        return (f"[Colab](https://colab.research.google.com/github/{repository}/blob/{branch}/{file}) "
+                f"[Binder](https://mybinder.org/v2/gh/{repository}/{branch}?labpath={file})\n"
+                "{ .page-links data-search-exclude }\n\n"
+                + docs_pages.folded("The first cell in Colab", docs_pages.fence(first, "python")))
 
     def explorers(self):
         "The page of the explorers, which is HTML as it is, with its scripts and figures."
