@@ -38,7 +38,7 @@ from istar_nb.penalties.regularizers import IStar, UnbiasedIStar, pooled_isoscor
 from istar_nb.training.runs import RunConfig
 from istar_nb.geometry.scores import (isoscore, isoscore_eig, isoscore_from_cov, isoscore_star, isoscore_unbiased,
                                       isoscore_with_error)
-from istar_nb.training.session import load_checkpoint, save_checkpoint
+from istar_nb.training.setup import Progress, load_checkpoint, save_checkpoint
 from istar_nb.geometry.shrinkage import optimal_zeta
 from istar_nb.base.programs import launched
 from istar_nb.base.states import HiddenStates
@@ -48,7 +48,7 @@ from istar_nb.text.tasks import load_task
 from istar_nb.penalties.topology import EntropyRegularizer, h0_bars, persistent_entropy, select_bars
 from istar_nb.training.evaluation import evaluate
 from istar_nb.training.training import _launched, launch, train
-from istar_nb.training.updates import fine_tuning, refresh_reference, update
+from istar_nb.training.updates import fine_tuning, update
 from istar_nb.geometry.transforms import AllButTheTop, NormMoments, Whitening
 from istar_nb.geometry.unbiased import unbiased_traces
 from istar_nb.geometry.watching import watch
@@ -448,8 +448,7 @@ def test_what_an_update_logs(options, data, gpu):
     "The runs above are too short for an entry of the log."
     def log():
         session = fine_tuning(config_of("istar", **options), data, progress=False, log_every=1)
-        refresh_reference(session)
-        return update(session, session.data.groups(0)[0])
+        return update(session, Progress(), session.data.groups(0)[0])
     with gpu.away(): expected = log()
     found = log()
     assert "batch_isoscore" in found and ("padding_gradient" in found) == bool(options)
@@ -459,11 +458,10 @@ def test_what_an_update_logs(options, data, gpu):
 def step_waits(sim, data, method:str, **options)->Counter:
     "Why the host waits in the second step of a run, beyond the model's own reasons; the first makes the optimizer's state."
     session = fine_tuning(config_of(method, **options), data, progress=False, log_every=1000)
-    refresh_reference(session)
-    first, second, *_ = session.data.groups(0)
-    update(session, first)
+    progress, (first, second, *_) = Progress(), session.data.groups(0)
+    update(session, progress, first)
     sim.waits.clear()
-    update(session, second)
+    update(session, progress, second)
     return Counter({wait: n for wait, n in sim.waits.items() if "encoder" not in wait.place})    # where models are called
 
 
@@ -473,16 +471,15 @@ def test_a_checkpoint_of_one_device_is_resumed_on_another(method, there, data, t
     with Accelerator():
         with default_device(torch.device({NAME: "cpu", "cpu": NAME}[there])):
             session = fine_tuning(config_of(method), data, progress=False, log_every=1)
-            refresh_reference(session)
-            first, second, *_ = session.data.groups(0)
-            update(session, first)
-            session.updates = 1
-            save_checkpoint(session, tmp_path)
-            expected = update(session, second)
+            progress, (first, second, *_) = Progress(), session.data.groups(0)
+            update(session, progress, first)
+            save_checkpoint(session, progress, tmp_path)
+            expected = update(session, progress, second)
         with default_device(torch.device(there)):
             resumed = fine_tuning(config_of(method), data, progress=False, log_every=1)
-            assert load_checkpoint(resumed, tmp_path) and resumed.accelerator.device.type == there
-            found = update(resumed, second)
+            progress = load_checkpoint(resumed, tmp_path)
+            assert progress.updates == 1 and resumed.accelerator.device.type == there
+            found = update(resumed, progress, second)
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
 
 
@@ -601,16 +598,15 @@ def test_a_random_state_of_more_devices_is_restored_on_fewer(monkeypatch):
 def test_a_checkpoint_of_more_gpus_is_resumed_on_fewer(data, tmp_path, monkeypatch):
     def session(): return fine_tuning(config_of("none"), data, progress=False, log_every=1)
     with Accelerator():
-        made = session()
+        made, progress = session(), Progress()
         first, second, *_ = made.data.groups(0)
-        update(made, first)
-        made.updates = 1
+        update(made, progress, first)
         with monkeypatch.context() as m:
             m.setattr(type(getattr(torch, NAME)), "device_count", lambda self: 4)
-            save_checkpoint(made, tmp_path)
-        expected, resumed = update(made, second), session()
-        with pytest.warns(UserWarning, match=f"{NAME}.3 are left out"): assert load_checkpoint(resumed, tmp_path)
-        assert update(resumed, second) == expected
+            save_checkpoint(made, progress, tmp_path)
+        expected, resumed = update(made, progress, second), session()
+        with pytest.warns(UserWarning, match=f"{NAME}.3 are left out"): again = load_checkpoint(resumed, tmp_path)
+        assert update(resumed, again, second) == expected
 
 
 def test_a_plain_step_makes_the_host_wait_once_for_its_check(plain_waits):

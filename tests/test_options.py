@@ -10,10 +10,9 @@ import torch
 from istar_nb.app.cli import main
 from istar_nb.sweeps.grids import grid
 from istar_nb.sweeps.sweeps import sweep
-from istar_nb.training.methods import train_stage
 from istar_nb.training.runs import RunConfig
 from istar_nb.training.training import train
-from istar_nb.training.updates import fine_tuning
+from istar_nb.training.updates import fine_tuning, train_stage
 from toy_task import write_model, write_task
 
 grids = Path(__file__).resolve().parents[1]/"nbs"/"experiments"/"grids"

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-import istar_nb.training.session as sessions
 import istar_nb.training.training as training
 from istar_nb.base.files import run_lock
 from istar_nb.text.encoders import load_encoder
@@ -30,10 +29,10 @@ class Unplugged(Exception): "The power went out."
 
 def interrupted(config, root, data, monkeypatch):
     "Leave a run with a checkpoint and no record."
-    def unplugged(session): raise Unplugged
+    def unplugged(*args): raise Unplugged
     with monkeypatch.context() as m:
         m.setattr(training, "make_record", unplugged)
-        m.setattr(sessions, "save_failed", lambda *args: None)
+        m.setattr(training, "save_failed", lambda *args: None)
         with pytest.raises(Unplugged): train(config, root, data, progress=False)
 
 
@@ -113,7 +112,7 @@ def test_a_finished_record_outlives_failures(made, tmp_path, monkeypatch):
     (tmp_path/"file").touch()
     with pytest.raises(ValueError, match="save_model"):
         train(config, tmp_path, data, save_model=tmp_path/"file", progress=False)
-    def fails(session, group): raise Unplugged
+    def fails(*args): raise Unplugged
     with monkeypatch.context() as m:
         m.setattr(training, "update", fails)
         with pytest.raises(Unplugged): train(config, tmp_path, data, save_model=tmp_path/"kept", progress=False)

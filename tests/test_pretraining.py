@@ -120,9 +120,9 @@ def test_a_run_is_not_resumed_from_other_weights(tmp_path, monkeypatch):
                           batch_size=16, evaluate_every=4)
     with monkeypatch.context() as m:
         update = pretraining.pretrain_update
-        def stopped(session):
-            if session.updates == 2: raise KeyboardInterrupt
-            return update(session)
+        def stopped(setup, progress, number):
+            if number == 2: raise KeyboardInterrupt
+            return update(setup, progress, number)
         m.setattr(pretraining, "pretrain_update", stopped)
         with pytest.raises(KeyboardInterrupt): run(more, tmp_path, checkpoint_every=1)
     torch.manual_seed(1)

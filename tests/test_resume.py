@@ -81,9 +81,9 @@ class Unplugged(Exception): "The power went out."
 def unplugged_after(updates, config, root, data):
     "Train until so many updates are made, with a checkpoint after every second one."
     whole, calls = training.update, iter(range(updates))
-    def failing(session, group):
+    def failing(*args):
         if next(calls, None) is None: raise Unplugged
-        return whole(session, group)
+        return whole(*args)
     training.update = failing
     try:
         with pytest.raises(Unplugged): go_on(config, root, data)
@@ -136,7 +136,7 @@ def test_killed_in_the_second_stage_of_a_run_that_ended_early(tmp_path, monkeypa
     data = write_task(tmp_path/"data")
     whole = go_on(config, tmp_path/"whole", data)
     assert whole.epochs[-1]["kept_epoch"] < whole.epochs[-1]["epoch"] < config.epochs
-    def unplugged(session): raise Unplugged
+    def unplugged(*args): raise Unplugged
     with monkeypatch.context() as m:
         m.setattr(training, "make_record", unplugged)
         with pytest.raises(Unplugged): go_on(config, tmp_path/"broken", data)
@@ -163,9 +163,9 @@ def test_full_disk(tmp_path, monkeypatch):
     """
     config, data = RunConfig(model=str(write_model(tmp_path/"model")), **toy), write_task(tmp_path/"data")
     whole, before = training.update, resource.getrlimit(resource.RLIMIT_FSIZE)
-    def filling(session, group):
-        if session.updates == 3: resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
-        return whole(session, group)
+    def filling(setup, progress, group):
+        if progress.updates == 3: resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+        return whole(setup, progress, group)
     with monkeypatch.context() as m:
         m.setattr(training, "update", filling)
         try:
@@ -199,8 +199,8 @@ def test_no_room_for_the_model(tmp_path, monkeypatch):
     config, data, before = (RunConfig(model=str(write_model(tmp_path/"model")), **toy), write_task(tmp_path/"data"),
                             resource.getrlimit(resource.RLIMIT_FSIZE))
     made = training.make_record
-    def filling(session):
-        record = made(session)
+    def filling(*args):
+        record = made(*args)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
         return record
     def go(): return go_on(config, tmp_path/"full", data, save_model=tmp_path/"saved")

@@ -185,9 +185,9 @@ def drive(spec, executor):
     if "HELD" in os.environ: os.environ["PYTHONPATH"] = held_workers(Path.cwd())
     signal.signal(signal.SIGINT, signal.default_int_handler)    # what a shell starts in the background has it ignored
     plain = training.run_epochs
-    def noted(session, *args):
-        with open("made.txt", "a", encoding="utf-8") as f: f.write(session.config.id + "\n")
-        return plain(session, *args)
+    def noted(work, setup, *args):
+        with open("made.txt", "a", encoding="utf-8") as f: f.write(setup.config.id + "\n")
+        return plain(work, setup, *args)
     training.run_epochs = noted
     sweep(spec, executor=executor, root="runs", checkpoints="checkpoints", checkpoint_every=4, workers=2, threads=1)
 

@@ -1,9 +1,8 @@
 "Training on the labelled data: the spine on CoLA's layout, a regression, a span task."
 import os
-import re
 import sys
 import warnings
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import pandas as pd
@@ -18,6 +17,7 @@ from istar_nb.training.runs import RunConfig
 from istar_nb.text.task_scores import one_answer
 from istar_nb.training.evaluation import evaluate
 from istar_nb.training.training import train
+from istar_nb.training.setup import Progress
 from istar_nb.training.updates import add_gradients, fine_tuning
 from toy_task import write_still_model
 from processes import on_two
@@ -48,7 +48,7 @@ def few_validation_rows(monkeypatch):
 
 @pytest.mark.parametrize("precision, emulated, said", [("bf16", True, 1), ("bf16", False, 0), ("fp32", True, 0)])
 def test_bf16_says_where_it_is_slow(precision, emulated, said, tmp_path, monkeypatch):
-    monkeypatch.setattr("istar_nb.training.session.emulates_bf16", lambda device: emulated)
+    monkeypatch.setattr("istar_nb.training.setup.emulates_bf16", lambda device: emulated)
     tiny = RunConfig(model="tiny-bert", limit=40, batch_size=20, epochs=1, max_length=16, precision=precision)
     with warnings.catch_warnings(record=True, action="always") as heard: train(tiny, tmp_path, progress=False)
     assert [str(w.message) for w in heard].count("this processor has no instructions for bfloat16: `precision` 'bf16' "
@@ -213,13 +213,12 @@ def test_a_causal_model_is_fine_tuned(method, llama, tmp_path):
     assert method == "isobn" or len(penalties) == len(record.steps) and 0 not in penalties
 
 
-def test_there_is_one_session_and_what_it_says_of_its_place_follows_from_its_updates():
-    named = [file.name for file in Path(istar_nb.__file__).parent.rglob("*.py")
-             if re.search(r"^class Session\b", file.read_text("utf-8"), re.M)]
-    assert named == ["session.py"]
-    begun = fine_tuning(RunConfig(model="tiny-bert", limit=64, batch_size=16, epochs=2), progress=False)
-    for begun.updates, epoch in ((0, 0), (3, 0), (4, 1), (8, 2)): assert begun.epoch == epoch
-    assert len(vars(begun)) <= 24    # its attributes
+def test_a_set_up_is_complete_and_stays_what_it_is():
+    setup = fine_tuning(RunConfig(model="tiny-bert", limit=64, batch_size=16, epochs=2), progress=False)
+    before = dict(vars(setup))
+    with pytest.raises(FrozenInstanceError): setup.penalty = None
+    updates.update(setup, Progress(), setup.data.groups(0)[0])
+    assert vars(setup) == before and len(before) <= 16
 
 
 def test_a_run_goes_through_few_modules(tmp_path):
@@ -235,4 +234,4 @@ def test_a_run_goes_through_few_modules(tmp_path):
     finally: sys.setprofile(None)
     assert len(visited) <= 29, sorted(visited)
     own = {name.split(os.sep)[1] for name in visited if name.startswith("training")}
-    assert own == {"training.py", "updates.py", "session.py", "evaluation.py", "records.py", "runs.py", "methods.py"}
+    assert own == {"training.py", "updates.py", "setup.py", "evaluation.py", "records.py", "runs.py", "methods.py"}

@@ -30,8 +30,9 @@ from .pretrain_runs import PretrainConfig, PretrainRecord
 from ..base.programs import check_alone
 from ..penalties.regularizers import IStar, pooled_isoscore
 from ..training.records import data_sha256, folder_hashes, made_before, model_hashes
-from ..training.session import Objective, Session, check_loss, held, machine, optimize, step, written
-from ..training.training import carry_through, open_session
+from ..training.setup import (Progress, Setup, check_loss, held, load_checkpoint, machine,
+                                     make_accelerator, optimize, step, written)
+from ..training.training import Objective, carry_through
 
 if TYPE_CHECKING: from transformers import PreTrainedModel
 
@@ -132,75 +133,79 @@ def pre_training(
     config:PretrainConfig,       # of the run
     data_dir:str|Path|None=None, # folder with the tasks' files; None for `ISTAR_DATA`
     hub:bool=False,              # allow downloads from the Hugging Face hub
-    **options,                   # of `Session`
-)->Session:                      # before its first update
+    progress:bool=True,          # show a progress bar
+)->Setup:                        # before its first update
     "Everything one pre-training works with."
-    session = Session(config, **options)
-    if session.world > 1: raise ValueError(f"`pretrain` runs in one process, and was started in {session.world}")
+    accelerator = make_accelerator(config)
+    if accelerator.num_processes > 1:
+        raise ValueError(f"`pretrain` runs in one process, and was started in {accelerator.num_processes}")
     corpus = gather_texts(config.texts, data_dir, hub, config.hold_out)
     set_seed(config.seed)
     if config.model is None:
         tokenizer = train_tokenizer(corpus.train, config.vocabulary, config.length)
         model = _encoder_to_train(config, tokenizer)
-    else: model, tokenizer = _with_masked_head(config, hub)
-    session.data = Blocks(corpus, tokenizer, config)
-    session.origin = dict(sha256=_texts_sha256(corpus, tokenizer), **_start_hashes(config))
-    session.penalty = IStar(zeta=0., target=config.target) if config.lam else None
-    optimize(session, model, config.steps, updates_per_epoch=config.evaluate_every)
-    return session
+    else:
+        model, tokenizer = _with_masked_head(config, hub)
+    origin = dict(sha256=_texts_sha256(corpus, tokenizer), **_start_hashes(config))
+    return Setup(config, accelerator, Blocks(corpus, tokenizer, config), origin,
+                 **optimize(config, accelerator, model, config.steps), updates_per_epoch=config.evaluate_every,
+                 penalty=IStar(zeta=0., target=config.target) if config.lam else None, bars=progress)
 
 # %% ../../nbs/study/11_pretraining.ipynb #c1d4de50
-def masked(session:Session, blocks:Tensor, seed:int, number:int)->tuple[Tensor,Tensor]:
+def masked(setup:Setup, blocks:Tensor, seed:int, number:int)->tuple[Tensor,Tensor]:
     "Masked blocks and what is to be said, on the device."
-    data, rate, generator = session.data, session.config.mask_rate, generator_of(seed, number)
+    data, rate, generator = setup.data, setup.config.mask_rate, generator_of(seed, number)
     shown, wanted = mask_tokens(blocks, data.ordinary, data.tokenizer.mask_token_id, rate, generator)
-    return shown.to(session.device), wanted.to(session.device)
+    return shown.to(setup.device), wanted.to(setup.device)
 
 
-def _masked_held_out(session:Session)->Iterator[tuple[Tensor,Tensor]]: # (shown, wanted)
+def _masked_held_out(setup:Setup)->Iterator[tuple[Tensor,Tensor]]: # (shown, wanted)
     "All held-out blocks, under masks that are the same for every run."
-    blocks = session.data.held_out
-    for i in range(0, len(blocks), 64): yield masked(session, blocks[i:i+64], 0, i)
+    blocks = setup.data.held_out
+    for i in range(0, len(blocks), 64): yield masked(setup, blocks[i:i+64], 0, i)
 
 # %% ../../nbs/study/11_pretraining.ipynb #2a43250b
 def predict(
-    session:Session, # the run
+    setup:Setup, # the run
     shown:Tensor,        # (B, T) masked blocks
     wanted:Tensor,       # (B, T) what is to be said, -100 elsewhere
 )->tuple:                # ((m, V) scores of the chosen tokens; (m,) their ids; states of all layers)
     "The model's words for the chosen tokens, and the states of all."
-    with session.accelerator.autocast():
-        out, states = forward_with_states(session.model.base_model,
+    with setup.accelerator.autocast():
+        out, states = forward_with_states(setup.model.base_model,
                                           dict(input_ids=shown, attention_mask=torch.ones_like(shown)))
         states = replace(states, mask=torch.ones(shown.shape))    # on the host, which need not ask the device
         rows = (wanted != -100).flatten().nonzero()[:, 0]
-        return session.model.cls(out.last_hidden_state.flatten(0, 1)[rows]).float(), wanted.flatten()[rows], states
+        return setup.model.cls(out.last_hidden_state.flatten(0, 1)[rows]).float(), wanted.flatten()[rows], states
 
 # %% ../../nbs/study/11_pretraining.ipynb #844d17d5
-def pretrain_update(session:Session)->dict:
-    "One optimizer step; what it logged."
-    c, number, lr = session.config, session.updates, session.schedule.get_last_lr()[0]
-    session.model.train()
-    scores, wanted, states = predict(session, *masked(session, session.data.batch(number), c.seed, number))
+def pretrain_update(setup:Setup, progress:Progress, number:int)->dict:
+    "The optimizer step of this number; what it logged."
+    c, lr = setup.config, setup.schedule.get_last_lr()[0]
+    setup.model.train()
+    scores, wanted, states = predict(setup, *masked(setup, setup.data.batch(number), c.seed, number))
     mlm = nn.functional.cross_entropy(scores, wanted)
-    penalty = None if session.penalty is None else session.penalty(states)
+    penalty = None if setup.penalty is None else setup.penalty(states)
     loss = mlm if penalty is None else mlm + c.lam*penalty
     check_loss(loss, number)
-    session.accelerator.backward(loss)
-    norm = step(session)
-    if (number+1) % session.log_every: return {}
-    with torch.no_grad(): score = pooled_isoscore(states)
-    return dict(update=number+1, lr=lr, mlm_loss=mlm.item(), penalty=None if penalty is None else penalty.item(),
-                grad_norm=float(norm), batch_isoscore=score.item())
+    setup.accelerator.backward(loss)
+    norm = step(setup)
+    progress.updates += 1
+    if progress.updates % setup.log_every:
+        return {}
+    with torch.no_grad():
+        score = pooled_isoscore(states)
+    return dict(update=progress.updates, lr=lr, mlm_loss=mlm.item(),
+                penalty=None if penalty is None else penalty.item(), grad_norm=float(norm), batch_isoscore=score.item())
 
 # %% ../../nbs/study/11_pretraining.ipynb #82c7eccc
-def _held_out_geometry(session:Session)->dict:
+def _held_out_geometry(setup:Setup)->dict:
     "Isotropy and dimension of the states of held-out texts, as plain numbers."
-    singles, pad, cls, tokens = session.data.singles, session.data.tokenizer.pad, [], []
+    singles, pad, cls, tokens = setup.data.singles, setup.data.tokenizer.pad, [], []
     generator, moments = generator_of(0, 0), LayerMoments(len(singles))
     batches = (pad(dict(input_ids=singles[start:start+64]), padding_side="right", return_tensors="pt", verbose=False)
                for start in range(0, len(singles), 64))
-    for start, (_, states) in enumerate(read_states(session.model.base_model, batches, host_masked)):
+    for start, (_, states) in enumerate(read_states(setup.model.base_model, batches, host_masked)):
         sizes = states.mask.sum(1)
         moments.add(states, range(64*start, 64*start + len(sizes)))
         inner = 1 + (torch.rand(len(sizes), generator=generator)*(sizes-2)).long()   # neither [CLS] nor [SEP]
@@ -215,38 +220,38 @@ def _held_out_geometry(session:Session)->dict:
 
 # %% ../../nbs/study/11_pretraining.ipynb #77480644
 @torch.no_grad()
-def _held_out_loss(session:Session)->dict:
+def _held_out_loss(setup:Setup)->dict:
     "Loss and accuracy on masked held-out blocks."
     loss, right, count = 0., 0, 0
-    for blocks in _masked_held_out(session):
-        scores, wanted, _ = predict(session, *blocks)
+    for blocks in _masked_held_out(setup):
+        scores, wanted, _ = predict(setup, *blocks)
         loss += nn.functional.cross_entropy(scores, wanted, reduction="sum").item()
         right, count = right + (scores.argmax(1) == wanted).sum().item(), count + len(wanted)
     return dict(mlm_loss=loss/count, masked_accuracy=right/count, masked_tokens=count)
 
 # %% ../../nbs/study/11_pretraining.ipynb #83d8d49a
-def _unigram(session:Session)->float: # nats per token
+def _unigram(setup:Setup)->float: # nats per token
     "The held-out loss of token frequencies alone."
-    data, wanted = session.data, torch.cat([wanted[wanted != -100].cpu() for _, wanted in _masked_held_out(session)])
+    data, wanted = setup.data, torch.cat([wanted[wanted != -100].cpu() for _, wanted in _masked_held_out(setup)])
     seen = torch.tensor([t for x in data.ids for t in x])
     return unigram_loss(seen[data.ordinary[seen]], wanted, len(data.tokenizer))
 
 # %% ../../nbs/study/11_pretraining.ipynb #979cd680
-def _held_out_measures(session:Session)->dict:
-    "All measurements at this update."
-    session.model.eval()
-    return dict(update=session.updates, **_held_out_loss(session), **_held_out_geometry(session))
+def _measure_held_out(setup:Setup, progress:Progress)->None:
+    "Add all measurements at this update."
+    setup.model.eval()
+    progress.epochs.append(dict(update=progress.updates, **_held_out_loss(setup), **_held_out_geometry(setup)))
 
 # %% ../../nbs/study/11_pretraining.ipynb #dc80538e
-def save_pretrained(session:Session, folder:Path)->None:
+def save_pretrained(setup:Setup, folder:Path)->None:
     "Model and tokenizer, whole or not at all."
     temporary = folder.with_name(folder.name + ".tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    model = session.bare
-    if session.config.model is None: model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.1
+    model = setup.bare
+    if setup.config.model is None: model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.1
     with quiet(): model.save_pretrained(temporary)
-    session.data.tokenizer.save_pretrained(temporary)
+    setup.data.tokenizer.save_pretrained(temporary)
     shutil.rmtree(folder, ignore_errors=True)
     temporary.rename(folder)
 
@@ -258,24 +263,23 @@ def _made_from(config:PretrainConfig, data_dir:str|Path|None=None, hub:bool=Fals
     return dict(texts_sha256=texts, **folder_hashes([target]), **_start_hashes(config))
 
 # %% ../../nbs/study/11_pretraining.ipynb #1be4016d
-def _make_pretrain_record(session:Session, _made_from:dict)->PretrainRecord:
-    "The record of a finished session, with the hashes of the texts and of the model that came of them."
-    c, data, corpus = session.config, session.data, session.data.corpus
+def _make_pretrain_record(setup:Setup, progress:Progress, _made_from:dict)->PretrainRecord:
+    "The record of a finished setup, with the hashes of the texts and of the model that came of them."
+    c, data, corpus = setup.config, setup.data, setup.data.corpus
     sizes = dict(train=len(corpus.train), held_out=len(corpus.held_out), tokens=sum(map(len, data.ids)))
-    kept = dict(source=corpus.source, sha256=session.origin["sha256"], **_made_from, note=corpus.note, **sizes,
-                vocabulary=len(data.tokenizer), batches_per_pass=data.per_pass, unigram_loss=_unigram(session))
-    return PretrainRecord(asdict(c), c.id, "done", session.epochs, session.steps, kept, machine(session),
-                          round(session.seconds, 2), session.started)
+    kept = dict(source=corpus.source, sha256=setup.origin["sha256"], **_made_from, note=corpus.note, **sizes,
+                vocabulary=len(data.tokenizer), batches_per_pass=data.per_pass, unigram_loss=_unigram(setup))
+    return PretrainRecord(asdict(c), c.id, "done", progress.epochs, progress.steps, kept, machine(setup),
+                          round(progress.seconds, 2), progress.started)
 
 # %% ../../nbs/study/11_pretraining.ipynb #43617d73
 def _pre_training_work(target:Path, **places)->Objective:
-    "The row of pre-training: its model goes to `target`."
-    def record(session):
-        with written("the model", target): save_pretrained(session, target)
-        return _make_pretrain_record(session, _made_from(session.config, target=target, **places))
-    def shown(session): return "pre-training", dict(initial=session.updates, total=session.total)
-    return Objective(pre_training, lambda session, group: pretrain_update(session), _held_out_measures, record, shown,
-                     PretrainRecord)
+    "What the loop does; the model goes to `target`."
+    def record(setup, progress):
+        with written("the model", target):
+            save_pretrained(setup, target)
+        return _make_pretrain_record(setup, progress, _made_from(setup.config, target=target, **places))
+    return Objective(pretrain_update, _measure_held_out, record, PretrainRecord)
 
 # %% ../../nbs/study/11_pretraining.ipynb #f6769a0e
 def pretrain(
@@ -299,7 +303,7 @@ def pretrain(
     if target.is_dir() and (before := made_before(config, root, remake=remake, kind=PretrainRecord, origin=now,
                                                   **places)) is not None: return before
     with held(config, folder):
-        session = open_session(config, root, folder, remake, work=_pre_training_work(target, **places),
-                               progress=progress, **places)
+        setup = pre_training(config, **places, progress=progress)
         check_writable(target.parent, "models")
-        return carry_through(session, root, folder, checkpoint_every)
+        done = load_checkpoint(setup, folder, remake) or Progress()
+        return carry_through(setup, done, root, folder, checkpoint_every, work=_pre_training_work(target, **places))

@@ -71,13 +71,16 @@ def attempt(
 # %% ../../nbs/sweeps/01_executors.ipynb #392916df
 def _carry_out(config:RunConfig, job:Job)->RunRecord:
     "Train; what is refused before it begins, or stopped by the machine, is not recorded."
-    from istar_nb.training.training import carry_through, open_session
-    folder = job.folder(config)
+    from istar_nb.training.training import carry_through, open_training
+    folder, setup, started = job.folder(config), None, ""
     try:
-        session = open_session(config, job.root, folder, job.remake, data_dir=job.data_dir, hub=job.hub, progress=False)
-        return carry_through(session, job.root, folder, job.checkpoint_every)
-    except Exception as error: lost = vars(error).get("record") or failed_record(config, traceback.format_exc())
-    session = None              # it and the traceback held the model
+        setup, progress = open_training(config, job.root, folder, job.remake, data_dir=job.data_dir, hub=job.hub,
+                                        progress=False)
+        started = progress.started
+        return carry_through(setup, progress, job.root, folder, job.checkpoint_every)
+    except Exception as error:
+        lost = failed_record(config, traceback.format_exc(), "" if isinstance(error, OSError) else started)
+    setup = progress = None     # they and the traceback held the model
     _free_memory()
     return lost
 

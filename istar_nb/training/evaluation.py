@@ -28,7 +28,7 @@ from ..base.programs import progress_bar
 from ..penalties.regularizers import pooled_isoscore
 from .runs import padding_counts
 from ..geometry.scores import TooFew, isoscore, isoscore_from_cov
-from .session import Session
+from .setup import Setup
 from ..geometry.sums import inverse_norms, norms_of
 from ..base.states import HiddenStates, choose_layers
 from ..text.task_scores import answer_spread, one_answer, span_answers, task_metrics
@@ -220,12 +220,12 @@ class Evaluation:
         self.cls.append((rows, [x.cpu() for x in points]))
         self.outputs.append((rows, _head_outputs(out, self.kind)))
 
-    def gather(self, session:Session)->None:
+    def gather(self, setup:Setup)->None:
         "Bring the parts of all processes together, in the order of the rows."
-        if session.world > 1:
+        if setup.world > 1:
             self.outputs, self.cls = gather_object(self.outputs), gather_object(self.cls)
             self.moments.all_reduce()
-            self.directions = session.accelerator.reduce(self.directions, "sum")
+            self.directions = setup.accelerator.reduce(self.directions, "sum")
         pairs = [pair for rows, values in self.outputs for pair in zip(rows, values)]
         self.outputs = [value for _, value in sorted(pairs, key=lambda pair: pair[0])]
         order = torch.tensor([row for rows, _ in self.cls for row in rows]).argsort()
@@ -258,16 +258,16 @@ def _star_scores(
 
 # %% ../../nbs/training/06_evaluation.ipynb #f459fa52
 @torch.no_grad()
-def _padding_geometry(session:Session, sentences:int=256)->dict[str,float|None]:
+def _padding_geometry(setup:Setup, sentences:int=256)->dict[str,float|None]:
     "Real tokens and padding in the first validation sentences, batched as training batches are."
-    c, data = session.config, session.data
-    parts = [Moments(session.bare.config.hidden_size, session.device) for _ in range(2)]
+    c, data = setup.config, setup.data
+    parts = [Moments(setup.bare.config.hidden_size, setup.device) for _ in range(2)]
     batches = data.batches(data.held_out, c.seed, 0)[:max(1, sentences//c.batch_size)]
-    padded = (data.collate([data.held_out[i] for i in rows[session.rank::session.world]]) for rows in batches)
-    for _, states in read_states(session.bare, padded):
+    padded = (data.collate([data.held_out[i] for i in rows[setup.rank::setup.world]]) for rows in batches)
+    for _, states in read_states(setup.bare, padded):
         clouds = zip(parts, (states, replace(states, mask=states.mask == 0)))
         _add_points((part, seen.points(l).float()) for part, seen in clouds for l in states.choose())
-    if session.world > 1: parts = [part.all_reduce() for part in parts]
+    if setup.world > 1: parts = [part.all_reduce() for part in parts]
     both, (_, padding) = pooled_moments(parts), parts
     within = sum(part.scatter.diagonal().sum().item() for part in parts if part.count)
     return dict(padding_share=padding.count/both.count,
@@ -286,21 +286,21 @@ def _sentences(
     return [passages.setdefault(rows[f["example"]]["context"], len(passages)) for f in features]
 
 # %% ../../nbs/training/06_evaluation.ipynb #80948533
-def evaluate(session:Session)->dict:
+def evaluate(setup:Setup, epoch:int=0)->dict:
     "The task's metrics and the geometry of the states on all validation rows."
-    data, features, task = session.data, session.data.held_out, session.data.task
+    data, features, task = setup.data, setup.data.held_out, setup.data.task
     order = sorted(range(len(features)), key=lambda i: len(features[i]["input_ids"]))
-    mine = order[session.rank::session.world]
+    mine = order[setup.rank::setup.world]
     parts = [mine[i:i+64] for i in range(0, len(mine), 64)]
-    shown = progress_bar(parts, f"epoch {session.epoch}: evaluation", session.bars)
+    shown = progress_bar(parts, f"epoch {epoch}: evaluation", setup.bars)
     found = Evaluation(task.kind, _sentences(features, data.validation))
     batches = (data.collate([features[i] for i in rows]) for rows in parts)
-    for rows, (out, states) in zip(shown, read_states(session.bare, batches)): found.add(rows, out, states)
-    found.gather(session)
-    last, ends = session.epoch == session.config.epochs, session.epoch in (0, session.config.epochs)
+    for rows, (out, states) in zip(shown, read_states(setup.bare, batches)): found.add(rows, out, states)
+    found.gather(setup)
+    last, ends = epoch == setup.config.epochs, epoch in (0, setup.config.epochs)
     mean = dict(mean_activation=found.moments.layers[-1].mean.tolist()) if ends else {}
-    padding = _padding_geometry(session) if padding_counts(session.config) else {}
-    star = _star_scores(found.moments.layers, session.penalty)
+    padding = _padding_geometry(setup) if padding_counts(setup.config) else {}
+    star = _star_scores(found.moments.layers, setup.penalty)
     return rounded({**_head_scores(task, found.outputs, features, data.validation), **found.geometry(), **star,
                     **padding, **_head_answers(task, found.outputs, features, last), **mean})
 
@@ -334,17 +334,17 @@ def state_sketch(
 
 # %% ../../nbs/training/06_evaluation.ipynb #0a1c8e14
 def padding_gradient(
-    session:Session,          # whose penalty counts padding
+    setup:Setup,          # whose penalty counts padding
     states:HiddenStates,      # of a micro-batch
 )->dict[str,float|None]:      # None where a batch is too small to tell
     "IsoScore of the real tokens alone, and the share of the penalty's squared gradient that falls on padding."
     leaves = replace(states, layers=[layer.detach().requires_grad_() for layer in states.layers])
     real = defined(lambda: pooled_isoscore(states, group=all_processes()))
-    session.penalty.eval()    # a moving reference is not updated twice
-    try: gradients = torch.autograd.grad(session.penalty(leaves), leaves.layers, allow_unused=True)
+    setup.penalty.eval()    # a moving reference is not updated twice
+    try: gradients = torch.autograd.grad(setup.penalty(leaves), leaves.layers, allow_unused=True)
     except TooFew: return dict(batch_isoscore_real=real, padding_gradient=None)
-    finally: session.penalty.train()
+    finally: setup.penalty.train()
     squares = sum(g.float().square().sum(-1) for g in gradients if g is not None)
     sums = torch.stack([squares[states.mask == 0].sum(), squares.sum()])
-    on_padding, everywhere = session.accelerator.reduce(sums, "sum").tolist()
+    on_padding, everywhere = setup.accelerator.reduce(sums, "sum").tolist()
     return dict(batch_isoscore_real=real, padding_gradient=on_padding/everywhere if everywhere else 0.)

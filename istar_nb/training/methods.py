@@ -4,19 +4,17 @@
 
 # %% auto #0
 __all__ = ['okabe_ito', 'METHODS', 'penalties', 'options', 'owners', 'entry_points_group', 'Option', 'parameters_of', 'Method',
-           'stage_score', 'frozen_features', 'train_stage', 'method_options', 'full_name', 'remember_method',
-           'method_of', 'has_penalty', 'is_known', 'takes_option', 'arguments_of', 'check_options', 'make_penalty',
-           'make_module', 'begin_of']
+           'method_options', 'full_name', 'remember_method', 'method_of', 'has_penalty', 'is_known', 'takes_option',
+           'arguments_of', 'check_options', 'make_penalty', 'make_module', 'begin_of']
 
 # %% ../../nbs/training/01_methods.ipynb #163670b3
 import ast
 import inspect
-import math
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from importlib import import_module
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
@@ -154,34 +152,6 @@ def _reparametrise(c, model, batches):
         return
     points = torch.cat([states.points(-1) for states in batches])
     reparametrise(model, make_map(covariance(points.double()), wanted, c.shape))
-
-# %% ../../nbs/training/01_methods.ipynb #393beef1
-def stage_score(task, logits, labels)->float:
-    "The task's metric, where an undefined score is below every other."
-    from istar_nb.text.task_scores import task_metrics
-    score = task_metrics(task, logits.cpu(), labels.cpu())[task.metric]
-    return -math.inf if math.isnan(score) else score
-
-
-def frozen_features(session, part:list[dict]):
-    "The [CLS] states of encoded rows, which every process computes for itself."
-    from istar_nb.penalties.second_stage import cls_features
-    def batch(some): return {k: v.to(session.device) for k, v in session.data.collate(some).items()}
-    return cls_features(session.bare, (batch(part[i:i+64]) for i in range(0, len(part), 64)))
-
-
-def train_stage(session)->dict: # what the run's last measurement says of it
-    "Freeze the fine-tuned model and train an inserted IsoLayer on its states."
-    from torch.distributed import broadcast
-    from istar_nb.penalties.second_stage import train_isolayer
-    c, model, rows = session.config, session.bare, session.data
-    seen, stop = (frozen_features(session, part) for part in (rows.features, rows.encode(rows.stop)))
-    history, best = train_isolayer(model, seen, stop, metric=partial(stage_score, rows.task), seed=c.seed,
-                                   **arguments_of(c))
-    if session.world > 1:
-        for value in model.transform.state_dict().values():
-            broadcast(value, 0)
-    return dict(isolayer_epochs=len(history)-1, isolayer_best=best)
 
 # %% ../../nbs/training/01_methods.ipynb #67d1574f
 okabe_ito = dict(black="#000000", orange="#E69F00", sky="#56B4E9", green="#009E73", yellow="#F0E442", blue="#0072B2",

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['make_model', 'shared', 'forward', 'fine_tuning', 'refresh_reference', 'losses', 'aim', 'prepare_penalty', 'strength',
-           'add_gradients', 'follow', 'update']
+           'add_gradients', 'follow', 'update', 'stage_score', 'frozen_features', 'evaluate_epoch', 'train_stage',
+           'make_record']
 
 # %% ../../nbs/training/08_updates.ipynb #8u510003
 import math
@@ -15,26 +16,29 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from accelerate.utils import set_seed
+import torch
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list, set_seed
 from torch import Tensor, nn
 
 from ..penalties.baselines import RelativeStrength
 from ..penalties.controls import Placebo, RandomDirection, TurnedPlacebo, ramp
 from ..text.encoders import Encoder, forward_with_states, load_encoder
-from .evaluation import (batch_geometry, host_masked, padding_gradient, read_states, rounded,
+from .evaluation import (batch_geometry, evaluate, host_masked, padding_gradient, read_states, rounded,
                                           state_sketch)
 from ..text.features import TaskRows
 from ..penalties.isolayer import ClsModel
 from ..penalties.regularizers import show_update
-from .methods import begin_of, has_penalty, make_module, make_penalty, method_of
-from ..base.modes import random_state
+from .methods import arguments_of, begin_of, has_penalty, make_module, make_penalty, method_of
+from ..base.modes import random_state, set_random_state
 from ..base.processes import all_processes
 from ..base.programs import progress_bar
-from .records import model_hashes
-from .runs import RunConfig, task_of, throughout
-from .session import Session, check_loss, optimize, own_random_states, step
-from .stopping import stop_early
+from .records import RunRecord, model_hashes
+from .runs import RunConfig, multiple_of, task_of, throughout
+from .setup import Progress, Setup, check_loss, machine, make_accelerator, optimize, step
 from ..base.states import HiddenStates, is_causal, layer_count
+from ..penalties.second_stage import cls_features, train_isolayer
+from ..text.task_scores import task_metrics
 from ..text.tasks import Task, load_task
 
 # %% ../../nbs/training/08_updates.ipynb #ba6f78d7
@@ -61,54 +65,39 @@ def _recompute_states(model:nn.Module)->None:
     enable(dict(use_reentrant=False))
 
 # %% ../../nbs/training/08_updates.ipynb #1d70d57c
-def shared(session:Session, rows:list[int])->dict:
+def shared(setup:Setup, rows:list[int])->dict:
     "This process's share of a training batch, on the host."
-    return session.data.collate([session.data.features[i] for i in rows[session.rank::session.world]])
+    return setup.data.collate([setup.data.features[i] for i in rows[setup.rank::setup.world]])
 
-def forward(session:Session, model:nn.Module, rows:list[int])->tuple:
+def forward(setup:Setup, model:nn.Module, rows:list[int])->tuple:
     "Output, states and labels of this process's share of a training batch."
-    collated = shared(session, rows)
-    batch = {k: v.to(session.device) for k, v in collated.items()}
+    collated = shared(setup, rows)
+    batch = {k: v.to(setup.device) for k, v in collated.items()}
     out, states = forward_with_states(model, batch)
     return out, replace(states, mask=collated["attention_mask"]), batch.get("labels")
 
 # %% ../../nbs/training/08_updates.ipynb #699f3dae
-def _some_states(session:Session, model:nn.Module, most:int=2000)->Iterator[HiddenStates]:
+def _some_states(data:TaskRows, model:nn.Module, most:int=2000)->Iterator[HiddenStates]:
     "The states of some training texts before training."
-    data, c = session.data, session.config
+    c = data.config
     chosen = data.batches(data.features, c.seed, 0)[:math.ceil(most/c.batch_size)]
     batches = (data.collate([data.features[i] for i in rows]) for rows in chosen)
-    for _, states in read_states(model, batches): yield states
+    for _, states in read_states(model, batches):
+        yield states
 
 # %% ../../nbs/training/08_updates.ipynb #a7ad34d0
-def _check_fit(session:Session, deepest:int)->None:
+def _check_fit(data:TaskRows, deepest:int, world:int)->None:
     "An error for what the model, whose layers end with `deepest`, or the rows do not have."
-    layers, data = session.config.layers, session.data
-    if layers is not None and layers[-1] > deepest:
-        raise ValueError(f"`layers` names layer {layers[-1]}, and there are layers 0 to {deepest}")
-    if method_of(session.config.method).aside and min(len(data.train), len(data.stop)) < 3:
+    c = data.config
+    if c.layers is not None and c.layers[-1] > deepest:
+        raise ValueError(f"`layers` names layer {c.layers[-1]}, and there are layers 0 to {deepest}")
+    if method_of(c.method).aside and min(len(data.train), len(data.stop)) < 3:
         raise ValueError(f"task {data.task.name!r} leaves {len(data.train)} rows to train on and {len(data.stop)} to "
-                         f"the second stage of method {session.config.method!r}, and 3 of each are needed")
+                         f"the second stage of method {c.method!r}, and 3 of each are needed")
     least = min(len(data.held_out), *(len(rows) for group in data.groups(0) for rows in group))
-    if least < session.world:
-        raise ValueError(f"task {data.task.name!r} has a batch of {least} rows, and {session.world} processes need "
+    if least < world:
+        raise ValueError(f"task {data.task.name!r} has a batch of {least} rows, and {world} processes need "
                          "at least one each")
-
-# %% ../../nbs/training/08_updates.ipynb #652c98cf
-def _add_twin(
-    session:Session,  # with its model
-    **places,         # `data_dir`, `hub` and `goal` of `fine_tuning`
-)->None:
-    "Put the penalised training beside a session, and let its placebo watch it."
-    options = dict(places, progress=False, accelerator=session.accelerator)
-    twin = fine_tuning(replace(session.config, placebo=False), **options)
-    if session.config.placebo == "turned":
-        session.penalty = TurnedPlacebo(session.config.seed)
-        twin.penalty.register_forward_hook(session.penalty.watch)
-    else:
-        session.placebo = Placebo(session.model.parameters(), twin.model.parameters(), session.config.seed)
-        twin.placebo = session.placebo.watch
-    session.twin, twin.random = twin, random_state()
 
 # %% ../../nbs/training/08_updates.ipynb #4ae7850a
 def fine_tuning(
@@ -116,134 +105,240 @@ def fine_tuning(
     data_dir:str|Path|None=None, # folder with the tasks' files; None for `ISTAR_DATA`
     hub:bool=False,              # allow downloads from the Hugging Face hub
     goal:float|list|None=None,   # target of a configuration with a multiple; or pairs of an update and its target
-    **options,                   # of `Session`
-)->Session:                      # before its first update
+    progress:bool=True,          # show progress bars
+    log_every:int=10,            # updates between two entries of the log
+    tracker:str|None=None,       # a tracker of accelerate, such as "tensorboard", that the log also goes to
+    log_folder:str|Path="runs/logs", # for trackers that write files
+    accelerator:Accelerator|None=None, # of the training that it is a twin of; None for its own
+)->Setup:                        # before its first update
     "Everything one fine-tuning works with."
-    c, method = config.complete, method_of(config.method)
-    session = Session(c, **options)
-    if c.batch_size < 2*session.world:
-        raise ValueError(f"`batch_size` is {c.batch_size}, and {session.world} processes need at least "
-                         f"{2*session.world}")
-    session.data = data = TaskRows(load_task(task_of(c), data_dir=data_dir, hub=hub), c, method.aside)
+    c, method, twin, targets = config.complete, method_of(config.method), None, goal if isinstance(goal, list) else None
+    place = accelerator or make_accelerator(c, tracker, log_folder)
+    if c.batch_size < 2*(world := place.num_processes):
+        raise ValueError(f"`batch_size` is {c.batch_size}, and {world} processes need at least {2*world}")
+    data = TaskRows(load_task(task_of(c), data_dir=data_dir, hub=hub), c, method.aside)
     set_seed(c.seed)                        # the same head on every process
     model, tokenizer = make_model(c, data.task, hub)
-    session.origin = dict(sha256=data.data.sha256, **model_hashes(c.model))
     data.read(tokenizer)
-    _check_fit(session, layer_count(model))
-    if (begin := begin_of(c)) is not None: begin(c, model, _some_states(session, model))
-    if isinstance(goal, list): session.targets, first = goal, goal[0][1]
-    else: first = goal or c.target
+    _check_fit(data, layer_count(model), world)
+    if (begin := begin_of(c)) is not None:
+        begin(c, model, _some_states(data, model))
+    if c.gradient_checkpointing:
+        _recompute_states(getattr(model, "encoder", model))
+    penalty, placebo = None, None
     if has_penalty(c.method) and not isinstance(c.placebo, str):
-        session.penalty = make_penalty(replace(c, target=first), data.task.kind).to(session.device)
-    if c.relative is not None: session.strength = RelativeStrength(c.relative)
-    if c.patience is not None: session.after = stop_early
-    if c.gradient_checkpointing: _recompute_states(getattr(model, "encoder", model))
+        first = targets[0][1] if targets else goal or c.target
+        penalty = make_penalty(replace(c, target=first), data.task.kind).to(place.device)
     schedule, per_epoch = dict(constant="constant_with_warmup").get(c.schedule, c.schedule), len(data.groups(0))
-    optimize(session, model, c.epochs*per_epoch, schedule, per_epoch, c.optimizer)
-    if c.placebo is True: session.placebo = RandomDirection(session.model.parameters(), c.seed)
-    if isinstance(c.placebo, str): _add_twin(session, data_dir=data_dir, hub=hub, goal=goal)
+    trained = optimize(c, place, model, c.epochs*per_epoch, schedule, c.optimizer)
+    weights = list(trained["model"].parameters())
+    if c.placebo is True:
+        placebo = RandomDirection(weights, c.seed)
+    if isinstance(c.placebo, str):
+        twin = fine_tuning(replace(c, placebo=False), data_dir, hub, goal, progress=False, accelerator=place)
+    if c.placebo == "turned":
+        penalty = TurnedPlacebo(c.seed)
+        twin.penalty.register_forward_hook(penalty.watch)
+    if c.placebo == "twin":
+        placebo = Placebo(weights, twin.model.parameters(), c.seed)
+        twin = replace(twin, placebo=placebo.watch)
     set_seed(c.seed, device_specific=True)  # different dropout on every process
-    if options.get("tracker"):
-        session.accelerator.init_trackers(c.id, {k: str(v) for k, v in asdict(c).items()})
-    return session
+    if tracker:
+        place.init_trackers(c.id, {k: str(v) for k, v in asdict(c).items()})
+    return Setup(c, place, data, dict(sha256=data.data.sha256, **model_hashes(c.model)), **trained,
+                 updates_per_epoch=per_epoch, penalty=penalty, targets=targets, placebo=placebo, twin=twin,
+                 strength=None if c.relative is None else RelativeStrength(c.relative), log_every=log_every,
+                 bars=progress and place.is_main_process)
 
 # %% ../../nbs/training/08_updates.ipynb #c4fe7ddb
-def _reference_states(session:Session)->Iterator[HiddenStates]:
+def _reference_states(setup:Setup, epoch:int=0)->Iterator[HiddenStates]:
     "States of training sentences in eval mode, without gradients, in an order that depends on seed and epoch."
-    batches = session.data.batches(session.data.features, session.config.seed+1, session.epoch)
-    forward = partial(host_masked, layers=session.penalty.layers)
-    for _, states in read_states(session.bare, (shared(session, rows) for rows in batches), forward): yield states
+    batches = setup.data.batches(setup.data.features, setup.config.seed+1, epoch)
+    forward = partial(host_masked, layers=setup.penalty.layers)
+    for _, states in read_states(setup.bare, (shared(setup, rows) for rows in batches), forward):
+        yield states
 
 # %% ../../nbs/training/08_updates.ipynb #18a1d4f1
-def refresh_reference(session:Session)->None:
+def refresh_reference(setup:Setup, updates:int=0)->None:
     "Give the penalty its reference: before training, and as often as configured."
-    penalty, (epoch, done) = session.penalty, divmod(session.updates, session.updates_per_epoch)
-    if penalty is None or not penalty.needs_reference or done: return
-    if epoch == 0 or session.config.refresh == "epoch":
-        penalty.collect(progress_bar(_reference_states(session), f"epoch {epoch+1}: reference Σ_S", session.bars))
+    penalty, (epoch, done) = setup.penalty, divmod(updates, setup.updates_per_epoch)
+    if penalty is None or not penalty.needs_reference or done:
+        return
+    if epoch == 0 or setup.config.refresh == "epoch":
+        states = _reference_states(setup, epoch)
+        penalty.collect(progress_bar(states, f"epoch {epoch+1}: reference Σ_S", setup.bars))
 
 # %% ../../nbs/training/08_updates.ipynb #ea1fb2fa
-def losses(session:Session, rows:list[int])->tuple[Tensor,Tensor|None,HiddenStates]:
+def losses(setup:Setup, rows:list[int])->tuple[Tensor,Tensor|None,HiddenStates]:
     "Task loss scaled for data-parallel averaging, penalty, and states of one micro-batch."
-    out, states, labels = forward(session, session.model, rows)
-    task_loss = out.loss*(len(states.mask)*session.world/len(rows))
-    if session.penalty is None: return task_loss, None, states
-    return task_loss, session.penalty(states, labels), states
+    out, states, labels = forward(setup, setup.model, rows)
+    task_loss = out.loss*(len(states.mask)*setup.world/len(rows))
+    return task_loss, None if setup.penalty is None else setup.penalty(states, labels), states
 
 # %% ../../nbs/training/08_updates.ipynb #6bb9e231
-def aim(session:Session)->None:
+def aim(setup:Setup, updates:int)->None:
     "Give the penalty the target of this update, where it follows the plain run's."
-    if session.targets is None or session.penalty is None: return
-    at, scores = zip(*session.targets)
-    session.penalty.target = float(np.exp(np.interp(session.updates + 1, at, np.log(scores))))
+    if setup.targets is not None and setup.penalty is not None:
+        at, scores = zip(*setup.targets)
+        setup.penalty.target = float(np.exp(np.interp(updates + 1, at, np.log(scores))))
 
 # %% ../../nbs/training/08_updates.ipynb #835cc25a
-def prepare_penalty(session:Session, group:list[list[int]])->None:
+def prepare_penalty(setup:Setup, group:list[list[int]])->None:
     "Show the micro-batches of an update to a penalty that takes them as one batch."
     def seen(model, rows):
-        with session.accelerator.autocast(): _, states, labels = forward(session, model, rows)
+        with setup.accelerator.autocast():
+            _, states, labels = forward(setup, model, rows)
         return states, labels
-    if session.penalty is not None: show_update(session.penalty, session.bare, group, seen)
+    if setup.penalty is not None:
+        show_update(setup.penalty, setup.bare, group, seen)
 
 # %% ../../nbs/training/08_updates.ipynb #5d98af38
-def strength(session:Session, task_loss:Tensor, penalty:Tensor)->float:
+def strength(setup:Setup, updates:int, task_loss:Tensor, penalty:Tensor)->float:
     "λ, as configured or relative to the task's gradient; less of it while it is ramped in."
-    c, (epoch, done) = session.config, divmod(session.updates, session.updates_per_epoch)
-    share = ramp(epoch + done/session.updates_per_epoch, c.lam_start, c.lam_ramp)
-    if session.strength is None: return c.lam*share
-    if session.strength.due(session.updates):
-        scaler, weights = session.accelerator.scaler, list(session.model.parameters())
-        scale = 1. if scaler is None else scaler.get_scale()
-        session.strength.update(task_loss, penalty, weights, all_processes(), scale)
-    return float(session.strength.lam)*share
+    c, relative, (epoch, done) = setup.config, setup.strength, divmod(updates, setup.updates_per_epoch)
+    share = ramp(epoch + done/setup.updates_per_epoch, c.lam_start, c.lam_ramp)
+    if relative is None:
+        return c.lam*share
+    if relative.due(updates):
+        scaler = setup.accelerator.scaler
+        relative.update(task_loss, penalty, list(setup.model.parameters()), all_processes(),
+                        1. if scaler is None else scaler.get_scale())
+    return float(relative.lam)*share
 
 # %% ../../nbs/training/08_updates.ipynb #33479bcd
 def add_gradients(
-    session:Session,        # the run
+    setup:Setup,            # of the run
     group:list[list[int]],  # rows of every micro-batch of an update
+    updates:int=0,          # made before it
 )->tuple[Tensor,Tensor|None,float|None,HiddenStates]: # task loss, penalty, λ, states of the last micro-batch
     "Backward passes of an update: the task's gradient of all examples, the penalty's mean over micro-batches."
     examples, lam = sum(map(len, group)), None
-    session.model.train()
-    aim(session)
-    prepare_penalty(session, group)
+    setup.model.train()
+    aim(setup, updates)
+    prepare_penalty(setup, group)
     for i, rows in enumerate(group):
-        with nullcontext() if i == len(group)-1 else session.accelerator.no_sync(session.model):
-            task_loss, penalty, states = losses(session, rows)
-            if penalty is not None and i == 0: lam = strength(session, task_loss, penalty)
+        with nullcontext() if i == len(group)-1 else setup.accelerator.no_sync(setup.model):
+            task_loss, penalty, states = losses(setup, rows)
+            if penalty is not None and i == 0:
+                lam = strength(setup, updates, task_loss, penalty)
             loss = task_loss*(len(rows)/examples)
             if penalty is not None:
-                pushes = penalty if session.placebo is None else session.placebo(penalty, all_processes())
+                pushes = penalty if setup.placebo is None else setup.placebo(penalty, all_processes())
                 loss = loss + lam/len(group)*pushes
-            check_loss(loss, session.updates)
-            session.accelerator.backward(loss)
+            check_loss(loss, updates)
+            setup.accelerator.backward(loss)
     return task_loss, penalty, lam, states
 
 # %% ../../nbs/training/08_updates.ipynb #baa8bfe2
-def follow(session:Session, group:list[list[int]])->tuple[Tensor,float]: # the twin's penalty and λ
+def follow(setup:Setup, progress:Progress, group:list[list[int]])->tuple[Tensor,float]: # the twin's penalty and λ
     "Let the twin learn from the rows of an update, and pass its penalty's gradient on."
-    twin = session.twin
-    with own_random_states(twin):
-        refresh_reference(twin)
-        _, penalty, lam, _ = add_gradients(twin, group)
-        step(twin)
-    twin.updates += 1
-    if session.placebo is not None: session.placebo.push(lam/len(group))
+    twin, outer = setup.twin, random_state()
+    set_random_state(progress.random)
+    refresh_reference(twin, progress.updates)
+    _, penalty, lam, _ = add_gradients(twin, group, progress.updates)
+    step(twin)
+    progress.random = random_state()
+    set_random_state(outer)
+    if setup.placebo is not None:
+        setup.placebo.push(lam/len(group))
     return penalty, lam
 
 # %% ../../nbs/training/08_updates.ipynb #d971f85f
-def update(session:Session, group:list[list[int]])->dict:
+def update(setup:Setup, progress:Progress, group:list[list[int]])->dict:
     "One optimizer step on a group of micro-batches; what it logged."
-    c, lr = session.config, session.schedule.get_last_lr()[0]
-    pushed = follow(session, group) if c.placebo == "turned" else None
-    task_loss, penalty, lam, states = add_gradients(session, group)
-    if c.placebo == "twin": pushed = follow(session, group)
-    if pushed is not None: penalty, lam = pushed
-    norm = step(session)
-    if (session.updates+1) % session.log_every: return {}
-    task = session.accelerator.reduce(task_loss.detach(), "mean").item()
-    pushed = {} if penalty is None else dict(penalty=penalty.item(), lam=lam)
-    padding = padding_gradient(session, states) if c.tokens == "all" and session.twin is None else {}
-    sketch = dict(sketch=rounded(state_sketch(states, c.seed*1_000_003 + session.updates), 4)) if throughout(c) else {}
-    return rounded(dict(update=session.updates+1, lr=lr, task_loss=task, **pushed, grad_norm=float(norm),
-                        **batch_geometry(states, c.tokens), **padding, **sketch))
+    c, lr, updates = setup.config, setup.schedule.get_last_lr()[0], progress.updates
+    refresh_reference(setup, updates)
+    pushed = follow(setup, progress, group) if c.placebo == "turned" else None
+    task_loss, penalty, lam, states = add_gradients(setup, group, updates)
+    if c.placebo == "twin":
+        pushed = follow(setup, progress, group)
+    penalty, lam = pushed or (penalty, lam)
+    norm = step(setup)
+    progress.updates += 1
+    if progress.updates % setup.log_every:
+        return {}
+    log = dict(update=progress.updates, lr=lr, task_loss=setup.accelerator.reduce(task_loss.detach(), "mean").item())
+    if penalty is not None:
+        log |= dict(penalty=penalty.item(), lam=lam)
+    log |= dict(grad_norm=float(norm), **batch_geometry(states, c.tokens))
+    if c.tokens == "all" and setup.twin is None:
+        log |= padding_gradient(setup, states)
+    if throughout(c):
+        log |= dict(sketch=rounded(state_sketch(states, c.seed*1_000_003 + updates), 4))
+    return rounded(log)
+
+# %% ../../nbs/training/08_updates.ipynb #f527bee1
+def stage_score(task:Task, logits:Tensor, labels:Tensor)->float:
+    "The task's metric, where an undefined score is below every other."
+    score = task_metrics(task, logits.cpu(), labels.cpu())[task.metric]
+    return -math.inf if math.isnan(score) else score
+
+
+def frozen_features(setup:Setup, part:list[dict]):
+    "The [CLS] states of encoded rows, which every process computes for itself."
+    def batch(some): return {k: v.to(setup.device) for k, v in setup.data.collate(some).items()}
+    return cls_features(setup.bare, (batch(part[i:i+64]) for i in range(0, len(part), 64)))
+
+
+@torch.no_grad()
+def _stop_score(setup:Setup)->float|None: # None where it is undefined
+    "The task's metric on the rows set aside."
+    rows = setup.data
+    found = frozen_features(setup, rows.encode(rows.stop))
+    score, = broadcast_object_list([stage_score(rows.task, setup.bare.head(found.x), found.labels)])
+    return score if math.isfinite(score) else None
+
+# %% ../../nbs/training/08_updates.ipynb #8u510012
+def _best_epoch(entries:list[dict])->int: # from 1
+    "Which epoch has the best score on the rows set aside."
+    scores = [-math.inf if entry["stop_score"] is None else entry["stop_score"] for entry in entries[1:]]
+    return 1 + scores.index(max(scores))
+
+# %% ../../nbs/training/08_updates.ipynb #8u510014
+def _keep_best(setup:Setup, progress:Progress)->None:
+    "Keep the best weights, and end after `patience` epochs that were no better."
+    best, last = _best_epoch(progress.epochs), len(progress.epochs)-1
+    if best == last:
+        progress.best = {k: v.detach().clone() for k, v in setup.bare.state_dict().items()}
+    if last - best >= setup.config.patience:
+        progress.updates = setup.total
+
+
+def evaluate_epoch(setup:Setup, progress:Progress)->None:
+    "Measure at this point of a fine-tuning; with `patience` it may end here."
+    epoch = progress.updates//setup.updates_per_epoch
+    progress.epochs.append(dict(epoch=epoch, **evaluate(setup, epoch)))
+    if setup.config.patience is not None and epoch:
+        progress.epochs[-1]["stop_score"] = _stop_score(setup)
+        _keep_best(setup, progress)
+
+# %% ../../nbs/training/08_updates.ipynb #393beef1
+def train_stage(setup:Setup)->dict: # what the run's last measurement says of it
+    "Freeze the fine-tuned model and train an inserted IsoLayer on its states."
+    c, model, rows = setup.config, setup.bare, setup.data
+    seen, stop = (frozen_features(setup, part) for part in (rows.features, rows.encode(rows.stop)))
+    history, best = train_isolayer(model, seen, stop, metric=partial(stage_score, rows.task), seed=c.seed,
+                                   **arguments_of(c))
+    if setup.world > 1:
+        for value in model.transform.state_dict().values():
+            torch.distributed.broadcast(value, 0)
+    return dict(isolayer_epochs=len(history)-1, isolayer_best=best)
+
+# %% ../../nbs/training/08_updates.ipynb #8u510016
+def make_record(setup:Setup, progress:Progress)->RunRecord:
+    "The record of a finished fine-tuning."
+    c, rows, found, task, stopped = setup.config, setup.data, setup.data.data, setup.data.task, {}
+    if progress.best is not None:
+        setup.bare.load_state_dict(progress.best)
+        stopped = dict(epoch=len(progress.epochs)-1, kept_epoch=_best_epoch(progress.epochs))
+    if method_of(c.method).stage:
+        second, epoch = train_stage(setup), progress.updates//setup.updates_per_epoch
+        progress.epochs.append(dict(epoch=epoch, **evaluate(setup, epoch)) | stopped | second)
+    data = dict(source=found.source, **setup.origin, note=found.note,
+                train=len(rows.train), validation=len(rows.validation))
+    if found.source == "own":
+        data |= dict(kind=task.kind, labels=list(task.labels))
+    if multiple_of(c):
+        data |= dict(target=(setup.twin or setup).penalty.target)
+    return RunRecord(asdict(c), c.id, "done", task.metric, progress.epochs[-1][task.metric], progress.epochs,
+                     progress.steps, data, machine(setup), round(progress.seconds, 2), progress.started)
