@@ -3,7 +3,6 @@ import ast
 import functools
 import json
 import re
-import statistics
 import subprocess
 import sys
 import tomllib
@@ -37,14 +36,7 @@ def test_every_module_comes_from_a_notebook():
     assert set(modules) == set(notebooks) and len({path.stem for path in modules.values()}) == len(modules)
 
 
-def exported_lines(path):
-    "How many lines each exported cell of a notebook has."
-    sources = ["".join(cell["source"]).splitlines() for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
-    return [len(lines) - 1 for lines in sources if lines and lines[0] == "#| export"]
-
-
-def test_folders_stay_small_and_so_do_most_cells():
-    assert statistics.median(n for path in numbered for n in exported_lines(path)) <= 12
+def test_folders_stay_small():
     assert all(len(list((root/"nbs"/folder).glob("[0-9]*.ipynb"))) <= 12 for folder in FOLDERS if folder != "study")
 
 
