@@ -1,7 +1,6 @@
 "The two experiments on isotropy and clusters: their runs are those stored and declared, and their sums are right."
 import json
 import runpy
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +13,7 @@ root = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="module")
-def benchmark():
-    "The names of `benchmarks/clusters.py`; its imports come from its own folder."
-    sys.path.insert(0, str(root/"benchmarks"))
-    try: return runpy.run_path(str(root/"benchmarks"/"clusters.py"))
-    finally: sys.path.remove(str(root/"benchmarks"))
+def benchmark(): return runpy.run_path(str(root/"nbs"/"experiments"/"clusters.py"))
 
 
 @pytest.mark.parametrize("experiment", ["tokens", "cls"])

@@ -310,11 +310,11 @@ def test_intervals_over_sentences_are_those_of_the_records_at_hand():
     evidence = opened()
     stored, here = (json.loads((root/"results"/"crossed.json").read_text(encoding="utf-8")),
                     {comparison_name(*key): pair for key, pair in sentence_comparisons(evidence).items()})
-    assert stored.keys() == here.keys(), "run tools/crossed.py again"
+    assert stored.keys() == here.keys(), "run nbs/experiments/crossed.py again"
     for name, (runs, baselines) in here.items():
         kept, mean = stored[name], (runs.score - baselines.score).mean()
         assert (kept["seeds"] == len(runs)
-                and kept["mean"] == pytest.approx(mean, abs=1e-5)), f"run tools/crossed.py again: {name}"
+                and kept["mean"] == pytest.approx(mean, abs=1e-5)), f"run nbs/experiments/crossed.py again: {name}"
         assert kept["low"] <= kept["mean"] <= kept["high"]    # equal where both collapse in every seed
 
 
@@ -394,7 +394,7 @@ def test_a_declared_page_computes_its_results_once_all_runs_have_ended(page, gri
 
 
 def test_one_command_does_the_declared_runs_seed_by_seed(monkeypatch):
-    monkeypatch.syspath_prepend(root/"tools")
+    monkeypatch.syspath_prepend(folder)
     import declared as command
     for names in command.ORDER:
         seeds = command.planned(names)

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from browser import browser_page, needs_chromium
@@ -14,6 +15,8 @@ from istar_nb.geometry.measures import outlier_dimensions, spectrum
 from istar_nb.base.covariance import participation_ratio, shrink
 from istar_nb.geometry.scores import isoscore, isoscore_from_cov, isoscore_star, isoscore_unbiased, isoscore_with_error
 from istar_nb.penalties.topology import select_bars
+from istar_nb.report.statistics import paired_differences
+from istar_nb.sweeps.grids import load_records
 
 root = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(root/"tools"))
@@ -225,9 +228,29 @@ def test_gradient_steps_and_a_dragged_point(page):
 def runs(): return ex.compact_runs(root/"results"/"runs")
 
 
+def run_points(runs, data, method="all", layer="pooled", seed="all"):
+    "The page's runs a second time: a run a row, with its difference from the plain run of the same seed."
+    frame = pd.DataFrame({name: runs[name] for name in ("data", "setting", "seed", "plain")})
+    frame["method"] = [runs["settings"][setting]["method"] for setting in frame.setting]
+    k = int({"pooled": -1, "embeddings": 0}.get(layer, layer))
+    scores = runs["isoscore"] if k < 0 else [row[k] if k < len(row) else None for row in runs["layers"]]
+    frame = frame.assign(x=pd.Series(scores, dtype=float), y=pd.Series(runs["score"], dtype=float))
+    chosen = frame[(frame.data == data) & frame.method.isin([method] if method != "all" else frame.method)
+                   & frame.seed.isin([int(seed)] if seed != "all" else frame.seed)]
+    shown = frame.loc[sorted({*chosen.index, *chosen.plain} - {-1})].dropna(subset="x")
+    other = shown[["x", "y"]].reindex(shown.plain.where(shown.plain != shown.index, -1))
+    return shown.assign(dx=shown.x - other.x.to_numpy(), dy=shown.y - other.y.to_numpy())
+
+
+def run_table(points):
+    "For each setting: runs, mean isotropy and score, pairs, mean and standard deviation of paired differences."
+    return points.groupby("setting").agg(runs=("x", "size"), isoscore=("x", "mean"), score=("y", "mean"),
+                                         pairs=("dy", "count"), difference=("dy", "mean"), sd=("dy", "std"))
+
+
 def table_of(points):
     "The table of settings as the page has it."
-    table = ex.run_table(points).reset_index().astype(object)
+    table = run_table(points).reset_index().astype(object)
     return table.where(table.notna(), None).to_numpy().tolist()
 
 
@@ -240,7 +263,7 @@ def options(runs):
 
 
 def runs_sentence(runs, show="scores", **choices):
-    points = ex.run_points(runs, **choices)
+    points = run_points(runs, **choices)
     return (f"{len(points)} runs in {points.setting.nunique()} settings; {points.dx.count()} of them have a plain "
             f"run of the same seed. Score: {runs['metric'][runs['data'].index(choices['data'])]}.")
 
@@ -263,7 +286,17 @@ def test_every_choice_of_runs_has_the_same_table(page, runs):
                 theirs = page.run(f"explore.runs.runTable(explore.runs.runPoints(explore.data.runs, {choice}))")
                 if not theirs: continue
                 assert [[x if x is None else pytest.approx(x, abs=1e-12) for x in row]
-                        for row in table_of(ex.run_points(runs, data, method, layer, seed))] == theirs
+                        for row in table_of(run_points(runs, data, method, layer, seed))] == theirs
+
+
+def test_differences_are_those_of_the_evidence(runs):
+    frame = load_records(root/"results"/"runs")
+    cola = frame[(frame.model == "minilm") & (frame.task == "cola") & frame.method.isin(["none", "cosreg"])]
+    cola = cola[(cola["head"] == "own") & (cola.batch_size == 32) & cola.limit.isna()]
+    expected = paired_differences(cola, dict(method="none")).groupby("lam").difference.mean()
+    table = run_table(run_points(runs, "minilm on cola", "cosreg"))
+    table.index = [runs["settings"][number]["label"] for number in table.index]
+    assert np.allclose(table.difference[["CosReg, λ = −1", "CosReg, λ = +1"]], expected)
 
 
 def test_choices_among_the_runs(page, runs):
@@ -271,7 +304,7 @@ def test_choices_among_the_runs(page, runs):
     assert reading(page, "runs") == runs_sentence(runs, **values)
     assert chosen(page, method="cosreg",
                   show="differences") == runs_sentence(runs, **values | dict(method="cosreg", show="differences"))
-    rows = table_of(ex.run_points(runs, values["data"], "cosreg"))
+    rows = table_of(run_points(runs, values["data"], "cosreg"))
     text = page.run("[...document.querySelectorAll('#runs tbody tr')].map(r => [...r.children].map(c => "
                     "c.textContent))")
     assert [(row[0], int(row[1])) for row in text] == [(runs["settings"][row[0]]["label"], row[1]) for row in rows]
@@ -288,21 +321,20 @@ def test_runs_without_an_isoscore_are_left_out(page, runs):
     altered = runs | dict(isoscore=[None if i in lacking else x for i, x in enumerate(runs["isoscore"])],
                           layers=[[None]*len(row) if runs["data"][i] == data else row
                                   for i, row in enumerate(runs["layers"])])
-    points = ex.run_points(altered, data)
-    assert len(points) == len(ex.run_points(runs, data)) - len(lacking)
+    points = run_points(altered, data)
+    assert len(points) == len(run_points(runs, data)) - len(lacking)
     choice = dict(data=data, method="all", layer="pooled", seed="all")
     theirs = page.run(f"explore.runs.runPoints({json.dumps(altered)}, {json.dumps(choice)})")
     assert [(each["x"], each["y"]) for each in theirs] == list(zip(points.x, points.y))
     assert [each["dx"] for each in theirs] == [None if dx != dx else pytest.approx(dx, abs=1e-12) for dx in points.dx]
-    assert len(ex.run_table(points))
-    with pytest.raises(ValueError, match="IsoScore in layer 1"): ex.run_points(altered, data, layer="1")
+    assert run_points(altered, data, layer="1").empty
 
 
 def test_a_placebo_is_no_run_of_its_method(page, runs):
     "Its mark is hollow, in the figure and in the table, and the legend names it."
     data = next(data for data, setting in zip(runs["data"], runs["setting"]) if runs["settings"][setting]["placebo"])
     chosen(page, data=data, method="all", layer="pooled", seed="all", show="scores")
-    points = ex.run_points(runs, data)
+    points = run_points(runs, data)
     placebos = [setting for setting in points.setting if runs["settings"][setting]["placebo"]]
     assert 0 < len(placebos) < len(points)
     assert page.run("document.querySelectorAll('#runs circle.run').length") == len(points)

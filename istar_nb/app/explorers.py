@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['paper_variances', 'references', 'explorer', 'slider', 'menu', 'plot_spectrum', 'explore_spectrum', 'Batches',
            'batch_scores', 'plot_batches', 'explore_batches', 'clustered_points', 'Barcode', 'barcode_under', 'climbed',
-           'plot_barcode', 'explore_barcode', 'compact_runs', 'run_points', 'run_table', 'plot_runs', 'explore_runs',
-           'page_files']
+           'plot_barcode', 'explore_barcode', 'compact_runs', 'page_files']
 
 # %% ../../nbs/app/01_explorers.ipynb #2e1030de
 import json
@@ -31,7 +30,6 @@ from ..training.records import RunRecord, iterate_records
 from ..training.runs import RunConfig, defaults
 
 if TYPE_CHECKING:
-    import pandas as pd
     from ipywidgets import VBox
     from matplotlib.figure import Figure
 
@@ -345,73 +343,6 @@ def compact_runs(
     return columns | dict(setting=[numbers[row["name"]] for row in rows],
                           plain=[places.get(row["twin"], -1) for row in rows],
                           settings=[_setting(settings[key], key[2]) for key in sorted(settings)])
-
-# %% ../../nbs/app/01_explorers.ipynb #dccb74cd
-def run_points(
-    runs:dict[str,list], # from `compact_runs`
-    data:str,            # encoder and task
-    method:str="all",    # a name in `METHODS`, or "all"
-    layer:str="pooled",  # "pooled" over layers 1 to L, "embeddings", or a number
-    seed:str="all",      # one seed, or "all"
-)->"pd.DataFrame":       # a run a row: setting, seed, isotropy x, score y, and the differences dx and dy
-    "The chosen runs and their plain runs, with the differences from these, where there are any."
-    import pandas as pd
-    frame = pd.DataFrame({name: runs[name] for name in ("data", "setting", "seed", "plain")})
-    frame["method"] = [runs["settings"][setting]["method"] for setting in frame.setting]
-    k = int({"pooled": -1, "embeddings": 0}.get(layer, layer))
-    scores = runs["isoscore"] if k < 0 else [row[k] if k < len(row) else None for row in runs["layers"]]
-    frame = frame.assign(x=pd.Series(scores, dtype=float), y=pd.Series(runs["score"], dtype=float))
-    chosen = frame[(frame.data == data) & frame.method.isin([method] if method != "all" else frame.method)
-                   & frame.seed.isin([int(seed)] if seed != "all" else frame.seed)]
-    shown = frame.loc[sorted({*chosen.index, *chosen.plain} - {-1})].dropna(subset="x")
-    if shown.empty: raise ValueError(f"No run of {data} has an IsoScore in layer {layer}.")
-    other = shown[["x", "y"]].reindex(shown.plain.where(shown.plain != shown.index, -1))
-    return shown.assign(dx=shown.x - other.x.to_numpy(), dy=shown.y - other.y.to_numpy())
-
-# %% ../../nbs/app/01_explorers.ipynb #951b55bd
-def run_table(
-    points:"pd.DataFrame", # from `run_points`
-)->"pd.DataFrame":         # a setting a row
-    "For each setting: runs, mean isotropy and score, pairs, mean and standard deviation of paired differences."
-    return points.groupby("setting").agg(runs=("x", "size"), isoscore=("x", "mean"), score=("y", "mean"),
-                                         pairs=("dy", "count"), difference=("dy", "mean"), sd=("dy", "std"))
-
-# %% ../../nbs/app/01_explorers.ipynb #ea1220c7
-def plot_runs(
-    runs:dict[str,list], # from `compact_runs`
-    show:str="scores",   # or "differences" from the plain runs
-    **chosen:str,        # of `run_points`
-)->"Figure":
-    "Task score against isotropy: a dot a run, hollow for a placebo, and a cross at the mean of a setting."
-    from matplotlib import pyplot as plt
-    points = run_points(runs, **chosen)
-    x, y = ("dx", "dy") if show == "differences" else ("x", "y")
-    with style():
-        figure, ax = plt.subplots(figsize=(7.4, 3.6), layout="constrained")
-        for number, mine in points.dropna(subset=[x]).groupby("setting"):
-            setting = runs["settings"][number]
-            filled = "none" if setting["placebo"] else setting["color"]
-            ax.plot(mine[x], mine[y], "o", alpha=0.7, color=setting["color"], mfc=filled, label=setting["kind"])
-            if len(mine) > 1: ax.plot(mine[x].mean(), mine[y].mean(), "+", ms=11, mew=2, color=setting["color"])
-        handles, labels = ax.get_legend_handles_labels()
-        ax.legend(*zip(*dict(zip(labels, zip(handles, labels))).values()), fontsize=7)
-        words = "difference in "*(show == "differences")
-        ax.set(xlabel=f"{words}IsoScore ι", ylabel=f"{words}{runs['metric'][points.index[0]]}")
-    return figure
-
-# %% ../../nbs/app/01_explorers.ipynb #d0fb2fb3
-def explore_runs(
-    runs:dict[str,list], # from `compact_runs`
-)->"VBox":
-    "Choose among the runs of a store: task score against isotropy, with paired seeds."
-    methods = dict.fromkeys(setting["method"] for setting in runs["settings"] if setting["method"] != "none")
-    depth = max(map(len, runs["layers"]))
-    def draw(**chosen): return plot_runs(runs, **chosen)
-    return explorer(draw, data=menu("data", list(dict.fromkeys(runs["data"]))),
-                    method=menu("method", [*methods, "all"]),
-                    layer=menu("isotropy of", ["pooled", "embeddings", *map(str, range(1, depth))]),
-                    seed=menu("seed", ["all", *map(str, sorted(set(runs["seed"])))]),
-                    show=menu("show", ["scores", "differences"]))
 
 # %% ../../nbs/app/01_explorers.ipynb #cd4ef415
 def page_files(

@@ -327,7 +327,7 @@ def sentence_intervals(
     evidence:Evidence,  # the records
     page:str,           # whose comparisons are shown
 ):                      # pandas DataFrame: difference in score, low, high, seeds, rows
-    "The intervals over seeds and sentences that `tools/crossed.py` has kept."
+    "The intervals over seeds and sentences that `nbs/experiments/crossed.py` has kept."
     import pandas as pd
     kept = pd.read_json(evidence.root/"crossed.json", orient="index").round(4)
     names = {comparison_name(*key): key[1:] for key in sentence_comparisons(evidence) if key[0] == page}

@@ -1,4 +1,4 @@
-"""Make the records that 00_stability reads: `python tools/stability.py figure2 [name ...]`, all of them by default.
+"""Make the records that 00_stability reads: `python nbs/experiments/stability.py figure2 [name ...]`, all of them by default.
 
 A finished record is left alone, and one that was cut short goes on. Names: figure2; figure2-700; power-half,
 power-one, power-three-halves; stale; tokens and sentences (token states of MiniLM); coverage-half, coverage-one.
@@ -17,7 +17,7 @@ from istar_nb.study.stability import COVERAGE, MINILM, REAL, SYNTHETIC, Cloud, r
 from istar_nb.text.features import Collator, encode
 from istar_nb.text.tasks import load_task
 
-root = Path(__file__).resolve().parents[1]/"results"/"stability"
+root = Path(__file__).resolve().parents[2]/"results"/"stability"
 
 
 @torch.inference_mode()

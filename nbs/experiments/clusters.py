@@ -1,6 +1,6 @@
 """A penalty on isotropy, and the variance between the classes of the last layer's [CLS] states.
 
-`python benchmarks/clusters.py EXPERIMENT` trains small runs of MiniLM on SST-2, seed by seed: `tokens` has 20, with
+`python nbs/experiments/clusters.py EXPERIMENT` trains small runs of MiniLM on SST-2, seed by seed: `tokens` has 20, with
 I-STAR on the tokens of all layers and three targets, as `nbs/experiments/clusters.ipynb` declares them; `cls` has 40,
 with the penalty on the [CLS] states themselves, two strengths and a placebo for each, as
 `nbs/experiments/clusters_cls.ipynb` does. Data is read from `--data-dir` or the variable ISTAR_DATA. Records, states
@@ -10,13 +10,13 @@ and checkpoints are kept in `--root`, from which a stopped benchmark goes on. Ha
 import argparse
 import os
 import shutil
+import sys
 from itertools import combinations
 from pathlib import Path
 
 import istar_nb as inb
 import numpy as np
 import torch
-from harness import store
 from istar_nb.geometry.scores import isoscore, isoscore_with_error
 from istar_nb.geometry.second_moments import class_variances
 from istar_nb.report.statistics import sign_flip_test, student_interval
@@ -24,6 +24,9 @@ from istar_nb.text.encoders import load_encoder
 from istar_nb.text.features import Collator, encode
 from istar_nb.training.evaluation import read_states
 from istar_nb.training.records import find_record
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]/"benchmarks"))
+from harness import store
 
 shared = dict(task="sst2", model="minilm", limit=1000, epochs=2, lr=1e-4)
 on_tokens = dict(method="istar", lam=1., zeta=0.2)

@@ -1,4 +1,4 @@
-"""Intervals over seeds and sentences, kept in results/crossed.json: `python tools/crossed.py DATA`.
+"""Intervals over seeds and sentences, kept in results/crossed.json: `python nbs/experiments/crossed.py DATA`.
 
 Runs keep their answers and not the labels, so that this needs the labelled data where the pages do not.
 """
@@ -38,6 +38,6 @@ def compute(data):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2: sys.exit("usage: python tools/crossed.py DATA")
+    if len(sys.argv) != 2: sys.exit("usage: python nbs/experiments/crossed.py DATA")
     text = json.dumps(compute(sys.argv[1]), indent=1, ensure_ascii=False)
-    (Path(__file__).resolve().parents[1]/"results"/"crossed.json").write_text(text + "\n", encoding="utf-8")
+    (Path(__file__).resolve().parents[2]/"results"/"crossed.json").write_text(text + "\n", encoding="utf-8")

@@ -1,6 +1,6 @@
 """The share of the most frequent label in the validation rows of every task with accuracy.
 
-`python tools/majority.py DATA` writes results/majority.json.
+`python nbs/experiments/majority.py DATA` writes results/majority.json.
 """
 import json
 import sys
@@ -21,6 +21,6 @@ def shares(data_dir):
 
 
 if __name__ == "__main__":
-    path = Path(__file__).resolve().parents[1]/"results"/"majority.json"
+    path = Path(__file__).resolve().parents[2]/"results"/"majority.json"
     path.write_text(json.dumps(shares(sys.argv[1]), indent=1) + "\n", encoding="utf-8")
     print(f"wrote {path.name}")

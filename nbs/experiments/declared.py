@@ -1,6 +1,6 @@
 """Carry out the declared experiments: the most valuable runs first, all arms of a seed before the next seed.
 
-`python tools/declared.py STORE` on one machine; runs that have a record are left out, so it can be stopped and started
+`python nbs/experiments/declared.py STORE` on one machine; runs that have a record are left out, so it can be stopped and started
 again. `--workers 8` trains eight runs at once on a GPU, and `--tiny` one tiny run of each arm, to try it. Records are
 then copied to `results/runs`. The experiment on isotropy held begins if its pilot meets the rule on its page.
 """
@@ -14,7 +14,7 @@ from istar_nb.sweeps.grids import grid, load_records
 from istar_nb.sweeps.selection import select
 from istar_nb.sweeps.sweeps import sweep
 
-folder = Path(__file__).resolve().parents[1]/"nbs"/"experiments"/"grids"
+folder = Path(__file__).with_name("grids")
 ORDER = (("held-pilot",), ("held", "held-pairs"), ("direction", "direction-cola"),
          ("few-rows", "few-rows-1000", "few-rows-4000"), ("shrink-owed", "isolayer-owed"), ("protocol",))
 

@@ -1,6 +1,6 @@
 """Retrieval and linear probes on sentence vectors that are centred or whitened, as `whitening.ipynb` declares them.
 
-`python benchmarks/whitening.py` embeds texts of QNLI, STS-B, SST-2 and CoLA (`--data-dir` or the variable ISTAR_DATA)
+`python nbs/experiments/whitening.py` embeds texts of QNLI, STS-B, SST-2 and CoLA (`--data-dir` or the variable ISTAR_DATA)
 with MiniLM and, on half of the draws and of the rows, with MPNet. Every variant is fitted on the 600 texts of a draw.
 About half an hour on one core; `--record` stores the figures. `run.py` leaves it out, because it takes so long.
 
@@ -10,13 +10,13 @@ smallest of equally good ones.
 """
 import argparse
 import os
+import sys
 import warnings
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from harness import store
 from istar_nb import load_task
 from istar_nb.base.programs import progress_bar
 from istar_nb.embeddings.quality import recalls
@@ -26,6 +26,9 @@ from istar_nb.report.judging import accuracy, correlation
 from istar_nb.report.statistics import crossed_interval, holm, sign_flip_test, spearman
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]/"benchmarks"))
+from harness import store
 
 strengths, size, raw = [10.**k for k in range(-4, 5)], 600, "as they are"
 warnings.simplefilter("error", ConvergenceWarning)    # a probe that is not solved is no answer
