@@ -1,6 +1,6 @@
 """A penalty on isotropy, and the variance between the classes of the last layer's [CLS] states.
 
-`python nbs/experiments/clusters.py EXPERIMENT` trains small runs of MiniLM on SST-2, seed by seed: `tokens` has 20, with
+`python clusters.py EXPERIMENT` trains small runs of MiniLM on SST-2, seed by seed: `tokens` has 20, with
 I-STAR on the tokens of all layers and three targets, as `nbs/experiments/clusters.ipynb` declares them; `cls` has 40,
 with the penalty on the [CLS] states themselves, two strengths and a placebo for each, as
 `nbs/experiments/clusters_cls.ipynb` does. Data is read from `--data-dir` or the variable ISTAR_DATA. Records, states

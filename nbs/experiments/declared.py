@@ -1,6 +1,6 @@
 """Carry out the declared experiments: the most valuable runs first, all arms of a seed before the next seed.
 
-`python nbs/experiments/declared.py STORE` on one machine; runs that have a record are left out, so it can be stopped and started
+`python declared.py STORE` on one machine; runs that have a record are left out, so it can be stopped and started
 again. `--workers 8` trains eight runs at once on a GPU, and `--tiny` one tiny run of each arm, to try it. Records are
 then copied to `results/runs`. The experiment on isotropy held begins if its pilot meets the rule on its page.
 """

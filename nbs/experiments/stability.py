@@ -1,4 +1,4 @@
-"""Make the records that 00_stability reads: `python nbs/experiments/stability.py figure2 [name ...]`, all of them by default.
+"""Make the records that 00_stability reads: `python stability.py figure2 [name ...]`, all of them by default.
 
 A finished record is left alone, and one that was cut short goes on. Names: figure2; figure2-700; power-half,
 power-one, power-three-halves; stale; tokens and sentences (token states of MiniLM); coverage-half, coverage-one.

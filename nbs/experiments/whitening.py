@@ -1,6 +1,6 @@
 """Retrieval and linear probes on sentence vectors that are centred or whitened, as `whitening.ipynb` declares them.
 
-`python nbs/experiments/whitening.py` embeds texts of QNLI, STS-B, SST-2 and CoLA (`--data-dir` or the variable ISTAR_DATA)
+`python whitening.py` embeds texts of QNLI, STS-B, SST-2 and CoLA (`--data-dir` or the variable ISTAR_DATA)
 with MiniLM and, on half of the draws and of the rows, with MPNet. Every variant is fitted on the 600 texts of a draw.
 About half an hour on one core; `--record` stores the figures. `run.py` leaves it out, because it takes so long.
 
