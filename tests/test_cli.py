@@ -499,11 +499,11 @@ def test_runs_say_how_sure_an_isoscore_is_and_which_collapsed(run, tmp_path):
         for store in ("new" if seed < 2 else "old", "all"): save_record(record, tmp_path/store)
     said = {store: run("runs", "--root", store)[1] for store in ("new", "old", "all")}
     assert said["new"].count("0.193 ± 0.012") == 2 and "0.107" not in said["new"] and said["new"].count(" 277 ") == 4
-    assert "1,103" in said["new"] and "1 of 2 finished runs: one answer for every row" in said["new"]
+    assert "1,103" in said["new"] and "1 of 2 finished runs gave every row one answer" in said["new"]
     assert "0.0530" in said["old"] and "unbiased" not in said["old"]
-    assert "the run: one answer for every row" in said["old"]
+    assert "the run gave every row one answer" in said["old"]
     assert "0.0530" in said["all"] and "0.193 ± 0.012" in said["all"]
-    assert "2 of 3 finished runs: one answer for every row, or nearly every one (not learned yet)" in said["all"]
+    assert "2 of 3 finished runs gave every row one answer, or nearly every one (not learned yet)" in said["all"]
     code, listed = run("runs", "--root", "all", "--where", "collapsed=yes")
     assert code == 0 and "2 rows of all" in listed
 

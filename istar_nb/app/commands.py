@@ -97,8 +97,13 @@ class Places:
 # %% ../../nbs/app/01_commands.ipynb #e1a9f439
 def _say_rows(configs:Sequence[RunConfig])->None:
     "Print what was inferred about the reader's own rows; a mistake in them is an error before any work begins."
-    tasks = [task_of(config) for config in configs if config.train is not None]
-    for said in dict.fromkeys(f"{task.name}: {task.description}" for task in tasks): print(said, flush=True)
+    lines = []
+    for config in configs:
+        if config.train is None: continue
+        task = task_of(config)
+        drawn = "" if config.limit is None else f"; {config.limit:,} of the training rows are drawn (--limit)"
+        lines.append(f"{task.name}: {task.description}{drawn}")
+    for line in dict.fromkeys(lines): print(line, flush=True)
 
 # %% ../../nbs/app/01_commands.ipynb #c4ec0012
 def _check_used(config:RunConfig)->None:
@@ -194,7 +199,7 @@ def say_collapsed(runs:"pd.DataFrame")->None: # of `table_of`
     def who(n): return f"{n} of {len(done)} finished runs" if len(done) > 1 else "the run"
     reasons = {False: "not learned yet", True: "not learned yet, or too strong a penalty"}
     for pulled, why in reasons.items():
-        if times := forced.count(pulled): print(f"{who(times)}: one answer for every row, or nearly every one ({why})")
+        if times := forced.count(pulled): print(f"{who(times)} gave every row one answer, or nearly every one ({why})")
     if blank: print(f"{who(blank)} ended without a score: it is undefined where all answers or all labels are the same")
 
 
