@@ -63,18 +63,6 @@ def test_a_name_has_one_owner():
     assert not (twice := {name: found for name, found in owners.items() if len(found) > 1}), twice
 
 
-@pytest.mark.parametrize("module", [m for m in modules if m.startswith(("geometry.", "report.", "base.states"))])
-def test_a_class_written_in_chapters_is_shown_whole(module):
-    "A class that inherits from a private one is printed on its page in one piece."
-    classes = [node for node in ast.parse(modules[module].read_text(encoding="utf-8")).body
-               if isinstance(node, ast.ClassDef)]
-    parts = {node.name for node in classes if node.name.startswith("_")}
-    several = {node.name for node in classes if not node.name.startswith("_")
-               and parts & {ast.unparse(base) for base in node.bases}}
-    shown = set(re.findall(r"print\(listing\(exported\.(\w+)\)\)", notebooks[module].read_text(encoding="utf-8")))
-    assert several == shown
-
-
 def imported(notebook):
     "What the cells of a notebook import."
     for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:

@@ -183,15 +183,15 @@ def moments_over_processes(
     dist.all_reduce(shifted, group=group)
     return total[:, 0], common, shifted, others
 
-# %% ../../nbs/base/07_covariance.ipynb #1041a016
-class _Merging:
-    "Count, mean and scatter of points, which merge with those of other points."
+# %% ../../nbs/base/07_covariance.ipynb #28b23f57
+class Moments:
+    "Count, mean and scatter of points seen a batch at a time, on any number of processes."
     def __init__(self,
         d:int|None=None,                   # dimensions; None to take them from the first batch
         device:torch.device|str|None=None, # where an `all_reduce` without own points takes part; None for the CPU
     ): self.d, self.device, self.count, self.mean, self.scatter = d, device, 0, None, None
 
-    def _add(self, count:int, mean:Tensor, scatter:Tensor)->"_Merging":
+    def _add(self, count:int, mean:Tensor, scatter:Tensor)->"Moments":
         if count == 0: return self
         if self.d is None: self.d = len(mean)
         if len(mean) != self.d: raise ValueError(f"`x` has {len(mean)} dimensions, the moments have {self.d}")
@@ -211,9 +211,6 @@ class _Merging:
         if self.count < 2: raise ValueError(f"a covariance needs n ≥ 2 points, and {self.count} were seen")
         return (self.scatter/(self.count-1)).float()
 
-# %% ../../nbs/base/07_covariance.ipynb #28b23f57
-class Moments(_Merging):
-    "Count, mean and scatter of points seen a batch at a time, on any number of processes."
     def update(self,
         x:Tensor|np.ndarray, # (n, d) points, n ≥ 0
     )->"Moments":            # itself

@@ -266,9 +266,9 @@ def _python(code:str, variables:Mapping[str,str], log)->subprocess.Popen:
     return subprocess.Popen([sys.executable, "-P", "-c", code], stdin=subprocess.PIPE, stdout=log, stderr=log, env=env,
                             text=True, encoding="utf-8", start_new_session=True)
 
-# %% ../../nbs/base/06_programs.ipynb #c5d20e0c
-class _Started:
-    "Processes of this machine that get one order, and end when the first of them has ended or one has failed."
+# %% ../../nbs/base/06_programs.ipynb #06c1adbd
+class Team:
+    "Processes of this machine that carry out one order together and end together."
     def __init__(self,
         code:str,                               # Python that each of them runs
         order:Mapping,                          # what to do: plain data, a line of JSON on each standard input
@@ -296,9 +296,6 @@ class _Started:
         self.end()
         ended()
 
-# %% ../../nbs/base/06_programs.ipynb #06c1adbd
-class Team(_Started):
-    "Processes of this machine that carry out one order together and end together."
     @property
     def process(self)->subprocess.Popen:
         "The process that tells how the team ended."

@@ -180,10 +180,28 @@ def _check_batch(layers:Sequence[Tensor|None], mask:Tensor, most:int|None)->None
             raise ValueError(f"`layers[{l}]` needs d ≥ 2 dimensions, got shape {tuple(states.shape)}")
     if most is not None: check_number("most", most, "[1, inf)", whole=True)
 
-# %% ../../nbs/base/03_states.ipynb #cd8ca177
+# %% ../../nbs/base/03_states.ipynb #a7e8f4d0
+class Sentences(NamedTuple):
+    "Which rows of a flattened layer belong to which sentence."
+    rows:Tensor       # (n,) int64, all of them
+    numbers:Tensor    # (G, m) int64, those of each sentence, the longest first; -1 for none
+    lengths:list[int] # G of them: how many rows each has, at least one
+
+# %% ../../nbs/base/03_states.ipynb #77a852bd
+def side_by_side(
+    chosen:Tensor,  # (B, T) bool, on the CPU
+)->tuple[Tensor,list[int]]: # (G, m) and G, as in `Sentences`
+    "The chosen tokens of each sentence in one row, padded at the end."
+    lengths, order = chosen.sum(1).sort(descending=True, stable=True)
+    numbers = torch.arange(chosen.numel()).view_as(chosen).masked_fill(~chosen, -1)
+    lengths = lengths[lengths > 0].tolist()
+    numbers = numbers.gather(1, chosen.logical_not().int().argsort(dim=1, stable=True))[order]
+    return numbers[:len(lengths), :max(lengths, default=0)], lengths
+
+# %% ../../nbs/base/03_states.ipynb #31d9e7d9
 @dataclass(frozen=True)
-class _Batch:
-    "Layers with a mask, and which tokens of them are points."
+class HiddenStates:
+    "The states of every layer for one batch."
     layers:Sequence[Tensor|None] # L+1 tensors (B, T, d), 0 the output of the embeddings; None: not asked for
     mask:Tensor                  # (B, T) bool or integer; non-zero marks a real token
     most:int|None=None           # most points that a penalty sees of a layer, drawn at random; None for all of them
@@ -214,27 +232,6 @@ class _Batch:
             self._found[tokens] = chosen, rows.to(device, non_blocking=device.type == "cuda")
         return self._found[tokens]
 
-# %% ../../nbs/base/03_states.ipynb #a7e8f4d0
-class Sentences(NamedTuple):
-    "Which rows of a flattened layer belong to which sentence."
-    rows:Tensor       # (n,) int64, all of them
-    numbers:Tensor    # (G, m) int64, those of each sentence, the longest first; -1 for none
-    lengths:list[int] # G of them: how many rows each has, at least one
-
-# %% ../../nbs/base/03_states.ipynb #77a852bd
-def side_by_side(
-    chosen:Tensor,  # (B, T) bool, on the CPU
-)->tuple[Tensor,list[int]]: # (G, m) and G, as in `Sentences`
-    "The chosen tokens of each sentence in one row, padded at the end."
-    lengths, order = chosen.sum(1).sort(descending=True, stable=True)
-    numbers = torch.arange(chosen.numel()).view_as(chosen).masked_fill(~chosen, -1)
-    lengths = lengths[lengths > 0].tolist()
-    numbers = numbers.gather(1, chosen.logical_not().int().argsort(dim=1, stable=True))[order]
-    return numbers[:len(lengths), :max(lengths, default=0)], lengths
-
-# %% ../../nbs/base/03_states.ipynb #e5fd99fc
-class _Tokens(_Batch):
-    "The rows of a layer that are points, together and by sentence."
     def index(self,
         tokens:str="real", # "real", "cls" or "all"; see `token_mask`
     )->Tensor:             # (n,) int64 rows of a layer flattened to (B·T, d)
@@ -249,9 +246,6 @@ class _Tokens(_Batch):
         numbers, lengths = side_by_side(chosen)
         return Sentences(rows, numbers.to(rows.device, non_blocking=rows.device.type == "cuda"), lengths)
 
-# %% ../../nbs/base/03_states.ipynb #31d9e7d9
-class HiddenStates(_Tokens):
-    "The states of every layer for one batch."
     def choose(self,
         layers:int|Iterable[int]|str|None=None, # see `choose_layers`
     )->list[int]:                               # layer numbers, ascending

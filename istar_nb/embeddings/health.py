@@ -186,48 +186,6 @@ def advice_on(rows:Sequence[dict])->dict[str,str]: # rows of variants -> questio
         found[question] = "; ".join(said or [_without_labels(row)])
     return found
 
-# %% ../../nbs/embeddings/04_health.ipynb #6099ee51
-@dataclass(frozen=True, repr=False)
-class _Examined:
-    "What was found out about the vectors of a model."
-    model:str             # its name, or that of a file
-    source:str            # which texts
-    k:int                 # documents that are shown for recall
-    margin:float          # what would not matter
-    verdict:str           # "collapsed", "healthy" or "not known"
-    sentence:str          # the verdict, with what decides it
-    duplicates:list[list[int]] # two rows each that are near-duplicates, closest first
-    hubs:list[list[int]]  # a row each that is among the ten nearest of more than a hundred texts, and of how many
-    findings:list[dict]   # name, value, value_se, verdict, note
-    variants:list[dict]   # name, kind, dims, bytes, and what each is judged by
-    answers:dict[str,str] # question -> answer
-    environment:dict      # versions of the packages and the machine
-
-    def __repr__(self)->str: return f"Health of {self.model}: {self.source}"
-
-    def frame(self):    # pandas DataFrame: a row a variant
-        "The variants as a table."
-        import pandas as pd
-        return pd.DataFrame(self.variants).set_index("name")
-
-    def finding_table(self)->tuple[list[str],list[list[str]]]: # heads; a row a finding
-        rows = [[f["name"], with_error(f, "value"), f["verdict"] or "–"] for f in self.findings]
-        return ["finding", "value", "verdict"], rows
-
-    def variant_table(self)->tuple[list[str],list[list[str]]]: # heads; a row a variant
-        heads = dict(spearman="Spearman's ρ", recall=f"recall@{self.k}")
-        known = [name for name in heads if name in self.variants[0]]
-        columns = ["variant", "bytes", "agreement"]
-        for name in known: columns += [heads[name], "difference, 95 %", "verdict"]
-        def cells(row):
-            yield from (row["name"], row["bytes"], with_error(row, "agreement", 3))
-            for name in known:
-                ends = [row.get(f"{name}_{end}") for end in ("low", "high")]
-                yield with_error(row, name, 3).replace("-", "−")
-                yield "–" if None in ends else " to ".join(signed(v, "+.3f") for v in ends)
-                yield row.get(f"{name}_verdict", "–")
-        return columns, [list(cells(row)) for row in self.variants]
-
 # %% ../../nbs/embeddings/04_health.ipynb #b0adeaeb
 _lines = {"cut": "first coordinates", "PCA": "principal components", "whitened": "whitened"}
 _names = {"spearman": "Spearman's ρ", "recall": "recall", "agreement": "agreement of cosines"}
@@ -292,7 +250,7 @@ _agreement = ("Agreement: the correlation of the cosines of held-out texts with 
               "Variants are fitted to other texts.")
 _paired = (" Differences are paired over the same {units}; one of less than {margin:g} would not matter.")
 
-def _health_page(found:_Examined)->str: # HTML
+def _health_page(found:"Health")->str: # HTML
     "The report as one page."
     from matplotlib import pyplot as plt
     columns, rows = found.finding_table()
@@ -311,8 +269,47 @@ def _health_page(found:_Examined)->str: # HTML
                      mark=found.verdict, footer=versions)
 
 # %% ../../nbs/embeddings/04_health.ipynb #80fe1559
-class Health(_Examined):
+@dataclass(frozen=True, repr=False)
+class Health:
     "Whether vectors are fit for retrieval: to look at and save."
+    model:str             # its name, or that of a file
+    source:str            # which texts
+    k:int                 # documents that are shown for recall
+    margin:float          # what would not matter
+    verdict:str           # "collapsed", "healthy" or "not known"
+    sentence:str          # the verdict, with what decides it
+    duplicates:list[list[int]] # two rows each that are near-duplicates, closest first
+    hubs:list[list[int]]  # a row each that is among the ten nearest of more than a hundred texts, and of how many
+    findings:list[dict]   # name, value, value_se, verdict, note
+    variants:list[dict]   # name, kind, dims, bytes, and what each is judged by
+    answers:dict[str,str] # question -> answer
+    environment:dict      # versions of the packages and the machine
+
+    def __repr__(self)->str: return f"Health of {self.model}: {self.source}"
+
+    def frame(self):    # pandas DataFrame: a row a variant
+        "The variants as a table."
+        import pandas as pd
+        return pd.DataFrame(self.variants).set_index("name")
+
+    def finding_table(self)->tuple[list[str],list[list[str]]]: # heads; a row a finding
+        rows = [[f["name"], with_error(f, "value"), f["verdict"] or "–"] for f in self.findings]
+        return ["finding", "value", "verdict"], rows
+
+    def variant_table(self)->tuple[list[str],list[list[str]]]: # heads; a row a variant
+        heads = dict(spearman="Spearman's ρ", recall=f"recall@{self.k}")
+        known = [name for name in heads if name in self.variants[0]]
+        columns = ["variant", "bytes", "agreement"]
+        for name in known: columns += [heads[name], "difference, 95 %", "verdict"]
+        def cells(row):
+            yield from (row["name"], row["bytes"], with_error(row, "agreement", 3))
+            for name in known:
+                ends = [row.get(f"{name}_{end}") for end in ("low", "high")]
+                yield with_error(row, name, 3).replace("-", "−")
+                yield "–" if None in ends else " to ".join(signed(v, "+.3f") for v in ends)
+                yield row.get(f"{name}_verdict", "–")
+        return columns, [list(cells(row)) for row in self.variants]
+
     def caption(self)->str:
         "How to read the table of variants."
         units = [word for name, word in (("spearman", "pairs"), ("recall", "queries")) if name in self.variants[0]]

@@ -114,9 +114,9 @@ def _fourth_power_unit(
     exponent = math.frexp(largest)[1]
     return 2.**max(exponent, -1000) if abs(exponent) > 64 else 1.
 
-# %% ../../nbs/geometry/11_transforms.ipynb #a56be362
-class _Learner(TransformerMixin, BaseEstimator):
-    "What transformers learn that know mean and covariance of the points: one pass, in float64."
+# %% ../../nbs/geometry/11_transforms.ipynb #8a5a19a4
+class MomentTransformer(TransformerMixin, BaseEstimator):
+    "What is common to transformers that know mean and covariance of the points."
     chunk = 4096  # rows taken in at a time
 
     def take_in(self, X:np.ndarray):
@@ -152,9 +152,6 @@ class _Learner(TransformerMixin, BaseEstimator):
         X = checked(self, X, reset=False)
         return X - self.mean_, X.dtype
 
-# %% ../../nbs/geometry/11_transforms.ipynb #8a5a19a4
-class MomentTransformer(_Learner):
-    "What is common to transformers that know mean and covariance of the points."
     def fit(self,
         X,       # (n, d) floating point, n ≥ 2, d ≥ 2
         y=None,  # ignored
@@ -191,9 +188,9 @@ class MomentTransformer(_Learner):
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
-# %% ../../nbs/geometry/11_transforms.ipynb #62c8e7ae
-class _WhiteningMap(ClassNamePrefixFeaturesOutMixin, MomentTransformer):
-    "The settings of `Whitening`, the map that they make of the moments, and the names of its columns."
+# %% ../../nbs/geometry/11_transforms.ipynb #1bb8eeb7
+class Whitening(ClassNamePrefixFeaturesOutMixin, MomentTransformer):
+    "Linear map after which the points have unit covariance, with shrinkage toward (tr S/d) I (Ledoit & Wolf 2004)."
     method:str
     shrinkage:float|str
     n_components:int|None
@@ -228,9 +225,6 @@ class _WhiteningMap(ClassNamePrefixFeaturesOutMixin, MomentTransformer):
         check_is_fitted(self, "components_")
         return names.get_feature_names_out(self, input_features)
 
-# %% ../../nbs/geometry/11_transforms.ipynb #1bb8eeb7
-class Whitening(_WhiteningMap):
-    "Linear map after which the points have unit covariance, with shrinkage toward (tr S/d) I (Ledoit & Wolf 2004)."
     def __init__(self,
         method:str="pca",           # "pca": columns are principal components; "zca": in the old axes
         shrinkage:float|str=0.,     # ρ in [0, 1]; "auto" for Ledoit & Wolf's

@@ -165,10 +165,33 @@ def _signed(summary:dict, name:str)->str:
     text = with_error(summary, name)
     return text.replace("-", "−") if text[:1] in "-–" else f"+{text}"
 
-# %% ../../nbs/report/09_comparing.ipynb #e91d5b7d
+# %% ../../nbs/report/09_comparing.ipynb #c5cc9f46
+_how = ("CKA is debiased (Kornblith et al. 2019), ± one standard error by leaving out one text at a time. Neighbours "
+        "are the {k} nearest texts by cosine, and by chance is what remains where the texts of one model are permuted.")
+_means = " A text is the mean of its tokens, because tokens of two tokenizers need not correspond."
+_of_tokens = (" CKA of tokens has a row for each token of texts that both tokenizers divide into the same pieces; its "
+              "error leaves out one text at a time.")
+
+# %% ../../nbs/report/09_comparing.ipynb #55c5ac2b
+def _comparison_page(found:"Comparison")->str: # HTML
+    "The report as one page."
+    from matplotlib import pyplot as plt
+    fig = found.figure()
+    sections = [Section("By layer", figure=png_bytes(fig), caption=found.how())]
+    plt.close(fig)
+    for model in found.tables:
+        sections.append(Section(f"{model} beside {found.first}", "", *found.alike_table(model)))
+        sections.append(Section(f"{model} minus {found.first}", "", *found.difference_table(model)))
+    for model, layers in found.measures.items():
+        notes = ". ".join(filter(None, [gaps(layers), error_note(layers)]))
+        sections.append(Section(model, notes, *measure_table(layers)))
+    versions = ", ".join(f"{name} {version}" for name, version in found.environment["versions"].items())
+    return html_page(f"{' and '.join(found.measures)} compared", sections, lead=found.source, footer=versions)
+
+# %% ../../nbs/report/09_comparing.ipynb #3c3cc980
 @dataclass(frozen=True, repr=False)
-class _Compared:
-    "Two models, or a series, on the same texts."
+class Comparison:
+    "Two models, or a series of them, on the same texts: to look at and save."
     source:str                    # which texts, and what a point is
     texts:int                     # how many of them CKA and neighbours are of, at most
     neighbors:int                 # k
@@ -200,32 +223,6 @@ class _Compared:
                 for model, layers in self.alike.items() for l, row in layers.items()}
         return pd.DataFrame(list(rows.values()), pd.MultiIndex.from_tuples(rows, names=["model", "layer"]))
 
-# %% ../../nbs/report/09_comparing.ipynb #c5cc9f46
-_how = ("CKA is debiased (Kornblith et al. 2019), ± one standard error by leaving out one text at a time. Neighbours "
-        "are the {k} nearest texts by cosine, and by chance is what remains where the texts of one model are permuted.")
-_means = " A text is the mean of its tokens, because tokens of two tokenizers need not correspond."
-_of_tokens = (" CKA of tokens has a row for each token of texts that both tokenizers divide into the same pieces; its "
-              "error leaves out one text at a time.")
-
-# %% ../../nbs/report/09_comparing.ipynb #55c5ac2b
-def _comparison_page(found:_Compared)->str: # HTML
-    "The report as one page."
-    from matplotlib import pyplot as plt
-    fig = found.figure()
-    sections = [Section("By layer", figure=png_bytes(fig), caption=found.how())]
-    plt.close(fig)
-    for model in found.tables:
-        sections.append(Section(f"{model} beside {found.first}", "", *found.alike_table(model)))
-        sections.append(Section(f"{model} minus {found.first}", "", *found.difference_table(model)))
-    for model, layers in found.measures.items():
-        notes = ". ".join(filter(None, [gaps(layers), error_note(layers)]))
-        sections.append(Section(model, notes, *measure_table(layers)))
-    versions = ", ".join(f"{name} {version}" for name, version in found.environment["versions"].items())
-    return html_page(f"{' and '.join(found.measures)} compared", sections, lead=found.source, footer=versions)
-
-# %% ../../nbs/report/09_comparing.ipynb #3c3cc980
-class Comparison(_Compared):
-    "Two models, or a series of them, on the same texts: to look at and save."
     def figure(self):    # matplotlib Figure
         "All pairs of layers as heat maps; of a series, the curves of its layers."
         if len(self.tables) > 1: return series_figure(self.alike, self.measures)
