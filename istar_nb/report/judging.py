@@ -26,7 +26,7 @@ from ..training.records import answers_of, iterate_records
 from ..training.methods import has_penalty, is_known, method_of
 from ..training.runs import RunConfig, check_type, defaults, task_of
 from .figures import new_axes, signed
-from .reports import show_table, show_value
+from .reports import markdown_table, show_table, show_value
 from .results import is_results, read_results
 from .statistics import (as_typed, check_columns, crossed_interval, holm, most_listed,
                                         paired_differences, random_signs, rows_measured, seeds_needed, sign_flip_test,
@@ -263,9 +263,7 @@ class Judgement:
 
     def markdown(self)->str:
         "The table as Markdown."
-        head, rows = self.rows()
-        lines = [head, ["---"]*len(head), *[[cell.replace("|", r"\|") for cell in row] for row in rows]]
-        return "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\n{self.note}\n"
+        return f"{markdown_table(*self.rows())}\n\n{self.note}\n"
 
     def _repr_markdown_(self)->str: return self.markdown()
 

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['Section', 'show_value', 'html_page', 'with_error', 'measured_on', 'change_table', 'comparison_page', 'layer_label',
            'gaps', 'error_note', 'measure_table', 'difference_table', 'measure_page', 'show_table', 'fitting',
-           'measured_columns', 'show_runs', 'rows_with', 'show_comparison', 'save_report']
+           'measured_columns', 'show_runs', 'rows_with', 'show_comparison', 'markdown_table', 'model_card',
+           'save_report']
 
 # %% ../../nbs/report/04_reports.ipynb #3c45986c
 import json
@@ -406,17 +407,41 @@ def show_comparison(
                "emb. is the output of the embeddings.")
 
 # %% ../../nbs/report/04_reports.ipynb #3306c7bd
+def markdown_table(
+    columns:Sequence[str],    # heads
+    rows:Sequence[Sequence],  # cells
+)->str:
+    "A table as Markdown."
+    lines = [[show_value(cell).replace("|", r"\|") for cell in line] for line in (columns, *rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (lines[0], ["---"]*len(columns), *lines[1:]))
+
+
+def model_card(
+    name:str,                 # of the model
+    source:str,               # what it was measured on
+    table:str,                # Markdown, with its notes
+    values:Mapping[str,float], # measure -> value, for the card's metadata
+)->str:                       # what `huggingface_hub.ModelCard` reads, and pushes when asked
+    "A model card: a section with the table, and its values as results of the model."
+    import yaml
+    metrics = [dict(type=kind, name=(measure_names | star_names).get(kind, kind), value=value)
+               for kind, value in values.items()]
+    result = dict(task=dict(type="feature-extraction"), dataset=dict(type="text", name=source), metrics=metrics)
+    front = yaml.safe_dump({"model-index": [dict(name=name, results=[result])]}, sort_keys=False, allow_unicode=True)
+    return f"---\n{front}---\n\n## Geometry of the representations\n\nOf {source}.\n\n{table}\n"
+
+
 def save_report(
     found:object,    # dataclass with all that is to be kept
     page:Callable,   # () -> str, its page
-    path:str|Path,   # .html for the page, .json for the numbers
+    path:str|Path,   # .html for the page, .json for the numbers, .md for the card
+    card:Callable|None=None, # () -> str, its model card; None for what has none
 )->Path:             # the file
     "Write a report to a file."
     path = local_path(path)
-    if path.suffix not in (".html", ".json"):
-        raise ValueError(f"`path` must end in .html or .json, not {path.suffix!r}")
-    text = page() if path.suffix == ".html" else json.dumps(asdict(found), indent=1, ensure_ascii=False)
-    write_file(path, text.encode())
+    writers = {".html": page, ".json": lambda: json.dumps(asdict(found), indent=1, ensure_ascii=False)}
+    if card is not None: writers[".md"] = card
+    if path.suffix not in writers: raise ValueError(f"`path` must end in {' or '.join(writers)}, not {path.suffix!r}")
+    write_file(path, writers[path.suffix]().encode())
     return path
-
 
