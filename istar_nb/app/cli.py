@@ -404,10 +404,12 @@ _of_points = (".npy", ".npz", ".safetensors", ".pt", ".pth", ".bin", ".pkl", ".p
 def _meant_by_measure(word:str, given:dict, more:str="; a model is named with --model")->str:
     "The option of `istar measure` or `istar compare` that a word alone stands for."
     path = local_path(word)
+    if "://" in word or "*" in word: return "embeddings"
     if word in TASKS: return "task"
     if (path/"config.json").is_file():
         raise ValueError(f"{word} is a model: name it with --model, and the texts to measure it on")
     points = path.suffix.lower() in _of_points or path.suffix.lower() == ".parquet" and "column" not in given
+    points = points or path.is_dir() and any(file.suffix in (".npy", ".safetensors") for file in path.iterdir())
     if word == "-" or os.path.lexists(path): return "embeddings" if points else "text"
     beside = os.listdir(path.parent) if path.parent.is_dir() else []
     raise ValueError(f"there is no file, folder or task {word}{near(path.name, [*beside, *TASKS])}"

@@ -55,17 +55,46 @@ def _line_source(text:Path, limit:int|None)->Callable[[],"Texts"]:
     return lambda: texts
 
 # %% ../../nbs/app/02_measuring.ipynb #8e48ac5d
+def _parquet_of(text:Path)->list[str]: # empty where there is another table
+    "The Parquet files of a table, which need not fit into memory."
+    from istar_nb.text.frames import file_format
+    files = [text] if text.is_file() else sorted(path for path in text.rglob("*") if file_format(path))
+    return [] if any(path.suffix.lower() != ".parquet" for path in files) else [str(path) for path in files]
+
+
+def _parquet_source(text:Path, files:list[str], column:str|None, limit:int|None)->Callable[[],"Texts"]:
+    "As of `_column_source`, a few rows at a time."
+    import pyarrow as pa
+    from pyarrow import dataset
+    from istar_nb.text.frames import text_cells
+    try: table = dataset.dataset(files, format="parquet")
+    except (pa.ArrowException, OSError) as e: raise ValueError(f"--text {text} is no Parquet table: {e}") from None
+    _check_column(text, column, table.schema.names)
+    def read():
+        batches = table.to_batches(columns=[column], batch_size=8192)
+        cells = chain.from_iterable(text_cells([cell or "" for cell in batch.column(0).to_pylist()],
+                                               f"--column {column!r} of {text}") for batch in batches)
+        return islice(((cell,) for cell in cells if cell), limit)
+    if next(read(), None) is None: raise ValueError(f"--column {column!r} of {text} has no text")
+    return read
+
+
+def _check_column(text:Path, column:str|None, names:Sequence[str])->None:
+    "An error for a column that a table does not have."
+    has = ", ".join(map(repr, names)) or "no rows"
+    if column is None:
+        raise ValueError(f"--text {text} is a table: say with --column which column to measure; it has {has}")
+    if column not in names: raise ValueError(f"--column {column!r} is not in {text}{near(column, names)}; it has {has}")
+
+
 def _column_source(text:Path, column:str|None, limit:int|None)->Callable[[],"Texts"]|None: # None for a file of lines
     "A function that starts reading a column of a table."
     from istar_nb.text.frames import file_format, read_splits, text_cells
     if column is None and not (text.is_file() and file_format(text)): return None
     if str(text) == "-": raise ValueError("--column needs a file or folder: the standard input is read line by line")
+    if files := _parquet_of(text): return _parquet_source(text, files, column, limit)
     rows = [row for split in read_splits(text).values() for row in split]
-    names = ", ".join(map(repr, rows[0])) if rows else "no rows"
-    if column is None:
-        raise ValueError(f"--text {text} is a table: say with --column which column to measure; it has {names}")
-    if not rows or column not in rows[0]:
-        raise ValueError(f"--column {column!r} is not in {text}{near(column, rows[0] if rows else [])}; it has {names}")
+    _check_column(text, column, list(rows[0]) if rows else [])
     cells = text_cells(["" if row[column] is None else row[column] for row in rows], f"--column {column!r} of {text}")
     texts = [(cell,) for cell in cells if cell]
     if not texts: raise ValueError(f"--column {column!r} of {text} has no text")
@@ -112,7 +141,7 @@ def _check_shrinkage(zeta:float, reference:Path|None, tokens:str)->None:
 # %% ../../nbs/app/02_measuring.ipynb #645db8da
 def _check_reads_no_text(what:"Measured")->None:
     "An error for an option that only a model has."
-    of_models = ("model", "tokens", "layers", "batch_tokens", "max_length", "limit")
+    of_models = ("model", "dtype", "tokens", "layers", "batch_tokens", "max_length", "limit")
     for name in of_models:
         if getattr(what, name) != getattr(type(what), name):
             option = name.replace("_", "-")
@@ -125,7 +154,8 @@ class Measured:
     text: Path | None = None        # texts: a file, folder or pipe, one text a line, or a table; "-": standard input
     column: str | None = None       # column of the table, with texts or lists of words: .csv, .tsv, .jsonl or .parquet
     task: str | None = None         # instead: the training texts of this task of `istar tasks`
-    embeddings: Path | None = None  # instead: a matrix, one point a row: .npy, .safetensors or .parquet
+    embeddings: str | None = None   # instead: points, one a row: .npy, .safetensors or .parquet, a folder or URL
+    ids: str | None = None          # their column with the numbers of the rows, from 0; default: in order
     limit: int | None = None        # at most this many texts, spread over a task's rows or a file's first; default: all
     model: str = "minilm"           # an alias (minilm, tiny-bert, ...), a local folder or a hub id
     # what is a point: real tokens, the first, last or mean of a text, padding as well; audit: text, padding and both
@@ -135,6 +165,8 @@ class Measured:
     max_length: int = 256           # tokens kept of a text
     zeta: float = 0.0               # shrinkage in [0, 1] of IsoScore*, which is shown beside IsoScore if it is above 0
     reference: Path | None = None   # other texts, as for --text, or points, whose covariance --zeta shrinks to
+    # of the model's weights: those of its file for auto
+    dtype: Literal["float32", "bfloat16", "float16", "auto"] = "float32"
     processes: int | None = None    # that share the work, one thread each; default: one, or those of a launcher
     out: Path = Path("isotropy")    # folder for the report, as HTML and JSON; an earlier report gets a number
     progress: bool = True           # show a progress bar
@@ -147,13 +179,15 @@ class Measured:
             raise ValueError("name what to measure: a file or folder of texts, a file of points, or a task, as in "
                              "`istar measure sentences.txt`")
         if len(given) > 1: raise ValueError(f"--{given[0]} and --{given[1]} are given: name one of them")
-        if self.column is not None and self.text is None:
+        if self.column is not None and self.text is None and self.embeddings is None:
             raise ValueError("--column needs a table: name one with --text")
+        if self.ids is not None and self.embeddings is None: raise ValueError("--ids needs points: name --embeddings")
         if self.embeddings is not None: _check_reads_no_text(self)
         check_positive(limit=self.limit, batch_tokens=self.batch_tokens, max_length=self.max_length,
                        processes=self.processes)
         if str(self.text) != "-": check_file("--text", self.text)
-        check_file("--embeddings", self.embeddings)
+        if self.embeddings is not None and "://" not in self.embeddings and "*" not in self.embeddings:
+            check_file("--embeddings", Path(self.embeddings))
         check_file("--reference", self.reference)
         _check_shrinkage(self.zeta, self.reference, self.tokens)
         if self.task is not None: check_task(self.task)
@@ -225,15 +259,16 @@ def measure_command(
     said = f", IsoScore* with ζ = {what.zeta:g}"*(what.zeta > 0)
     if what.embeddings:
         reference = None if what.reference is None else str(what.reference)
-        found, source = measure_clouds([str(what.embeddings)], None, None, what.zeta, reference,
-                                       what.processes), "points of a file"
+        found = measure_clouds([what.embeddings], None, None, what.zeta, reference,
+                                       what.processes, dict(column=what.column, ids=what.ids))
+        source = "points of a file"
     else:
         texts, source = text_source(what.task, what.text, what.data_dir, what.hub, what.limit, column=what.column)
         layers = "all" if what.layers is None else what.layers
         if what.tokens == "audit": return _report(_audited(what, texts(), layers, source), out/"isotropy")
         found, n = measure_models([what.model], texts, what.hub, what.tokens, layers, what.batch_tokens,
                                   what.max_length, what.progress, None, what.zeta, _reference_texts(what),
-                                  what.processes)
+                                  what.processes, dict(dtype=what.dtype))
         source = f"{n:,} text{'s'*(n != 1)} of {source}, tokens: {what.tokens}{cut_note(what.max_length)}"
     isotropy = Isotropy(source + said, what.tokens, found, environment())
     if place_of_process()[0] == 0: _report(isotropy, out/"isotropy")

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 from .figures import measure_figure, plot_measure
 from ..base.checks import check_number
 from ..text.features import cut_note
-from .model_measures import Points, check_reference, distinct, measure_clouds, measure_models
-from .reports import (difference_table, error_note, gaps, markdown_table, measure_page, measure_table,
-                                     model_card, save_report, show_table)
+from .clusters import measure_dataset, measure_texts
+from .model_measures import (Points, check_reference, distinct, measure_clouds, measure_models,
+                                            model_label)
+from .reports import (difference_table, error_note, gaps, measure_page, measure_table, save_report,
+                                     show_table)
 from ..training.records import environment
 
 if TYPE_CHECKING:
@@ -71,19 +73,11 @@ class Isotropy:
         show_table(*difference_table(self.measures, _main_measures, decimals=3), f"{second} minus {first}")
 
     def save(self,
-        path:str|Path, # .html for a page with figures, .json for the numbers, .md for a model card of the first model
+        path:str|Path, # .html for a page with figures, .json for the numbers
     )->Path:           # the file
-        "Write what was measured to a file."
+        "Write everything that was measured to a file."
         versions = ", ".join(f"{name} {version}" for name, version in self.environment["versions"].items())
-        return save_report(self, lambda: measure_page(self.measures, self.source, versions), path, self._card)
-
-    def _card(self)->str:
-        model, layers = next(iter(self.measures.items()))
-        columns, rows = measure_table(layers, _main_measures, decimals=3)
-        notes = "\n\n".join(filter(None, [markdown_table(columns, rows), gaps(layers), error_note(layers)]))
-        last = list(layers.values())[-1]    # all layers as one cloud, where there are several
-        return model_card(model, f"{self.source}, tokens: {self.tokens}", notes,
-                          {name: last[name] for name in _main_measures if last.get(name) is not None})
+        return save_report(self, lambda: measure_page(self.measures, self.source, versions), path)
 
     def compare(self,
         other:"Isotropy", # what to compare with
@@ -133,8 +127,32 @@ def check_unread(
         raise ValueError("`tokens` and `layers` choose among a model's states, and without `texts` there is no model")
 
 # %% ../../nbs/report/05_isotropy.ipynb #ebc54040
+def _column(texts:Iterable, column:str|None)->Iterable:
+    "A column of a dataset, which may be streaming."
+    if column is None: return texts
+    if not hasattr(texts, "features"):
+        raise ValueError(f"`column` is for a dataset, and `texts` is a {type(texts).__name__}")
+    return (row[column] for row in texts)
+
+
+def _on_ray(data:object)->bool: return type(data).__module__.startswith("ray.data")
+
+
+def _measure_on_ray(model:object, texts:object, tokens:str, layers:object, hub:bool, column:str|None,
+                    ids:str|None)->Isotropy:
+    "As of `measure`, of a dataset of Ray Data."
+    if column is None or ids is None:
+        raise ValueError("`column` and `ids` must name the columns of the dataset with the points or texts, and with the "
+                         "numbers of its rows, from 0")
+    if texts is None: name, found = "points", measure_dataset(model, column, ids)
+    else:
+        name = model if isinstance(model, str) else model_label(model[0])
+        found = measure_texts(model, texts, column, ids, tokens, layers, hub)
+    return Isotropy(f"{column} of a Ray dataset", tokens, {name: found}, environment())
+
+
 def measure(
-    model:str|tuple|Points,           # a name; a model and its tokenizer; without `texts`, points (n, d) or their file
+    model:str|tuple|Points,           # a name; model and tokenizer; without `texts`, points as of `matrix_units`
     texts:Iterable|None=None,         # strings, or pairs of strings, of any number; None where `model` is points
     tokens:str="real",                # what counts as a point: "real", "cls", "last", "mean" or "all"
     layers:int|Iterable[int]|str|None="all", # layer numbers, 0 the embeddings; None for 1…L, without them
@@ -145,20 +163,30 @@ def measure(
     sentences:Sequence|None=None,     # (n,) ids of points, equal for rows that depend on each other; None: no two do
     memory:float|None=None,           # GB that sums may take; None: half of the machine's, a third for points
     zeta:float=0.,                    # shrinkage ζ in [0, 1]; above 0, IsoScore* is measured as well
-    reference:Iterable|None=None,     # other texts, or points, whose covariance is Σ_S; needed when `zeta` is above 0
-    processes:int|None=None,          # that share the work, one thread each; None: this one, or those of a launcher
+    reference:Iterable|None=None,     # other texts, or points, whose covariance is Σ_S; needed if `zeta` is above 0
+    dtype:str|None=None,              # of a model by name: "float32", "bfloat16", "float16", "auto"; None: float32
+    device_map:object=None,           # where transformers puts its parts, such as "auto"; None: on one device
+    column:str|None=None,             # of a file or dataset with columns: the one with the points, or with the texts
+    ids:str|None=None,                # its column with the numbers of the rows, from 0; None: points are in order
+    processes:int|None=None,          # that share the work, one thread each; None: this one, or a launcher's
 )->Isotropy:
     "The isotropy of a model on texts, layer by layer, or of points."
     if processes is not None: check_number("processes", processes, "[1, inf)", whole=True)
     said = f", IsoScore* with ζ = {zeta:g}" if (zeta := check_reference(zeta, reference)) else ""
+    if _on_ray(model if texts is None else texts):
+        return _measure_on_ray(model, texts, tokens, layers, hub, column, ids)
+    loading = {k: v for k, v in dict(dtype=dtype, device_map=device_map).items() if v is not None}
     if texts is None:
+        if loading: raise ValueError(f"`{next(iter(loading))}` is for a model, and there are no `texts` to read")
         if isinstance(model, tuple): raise TypeError("`texts` is missing: a model is measured on texts")
         check_unread(tokens, layers)
-        found = measure_clouds([model], sentences, memory, zeta, reference, processes)
+        found = measure_clouds([model], sentences, memory, zeta, reference, processes,
+                               dict(column=column, ids=ids))
         return Isotropy(f"points{said}", "all", found, environment())
     if sentences is not None: raise ValueError("`sentences` is for points: which tokens are of one text is known")
-    pairs, others = text_tuples(texts), None if reference is None else text_tuples(reference, "reference")
+    pairs = text_tuples(_column(texts, column))
+    others = None if reference is None else text_tuples(reference, "reference")
     found, n = measure_models([model], lambda: pairs, hub, tokens, layers, batch_tokens, max_length, progress, memory,
-                              zeta, others and (lambda: others), processes)
+                              zeta, others and (lambda: others), processes, loading)
     return Isotropy(f"{n:,} text{'s'*(n != 1)}, tokens: {tokens}{cut_note(max_length)}{said}", tokens, found,
                     environment())

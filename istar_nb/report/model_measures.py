@@ -15,9 +15,9 @@ import ctypes
 import operator
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, count, islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -350,12 +350,14 @@ def model_label(
 def find_encoder(
     model:str|tuple, # a name, or a model and its tokenizer
     hub:bool,        # allow downloads
+    **loading,       # of `load_encoder`: `dtype`, `device_map`
 )->Encoder:
     "A model by its name, or one in memory with its tokenizer."
-    if isinstance(model, str): return load_encoder(model, hub=hub)
+    if isinstance(model, str): return load_encoder(model, hub=hub, **loading)
     if not (isinstance(model, tuple) and len(model) == 2 and isinstance(model[0], nn.Module)):
         given = ", ".join(type(part).__name__ for part in (model if isinstance(model, tuple) else [model]))
         raise TypeError(f"`model` must be a name, or (model, tokenizer), not {given}")
+    if loading: raise ValueError(f"`{next(iter(loading))}` is for a model by name, and this one is loaded already")
     module, tokenizer = model
     if isinstance(module, nn.Sequential) and hasattr(module[0], "auto_model"): module = module[0].auto_model
     if not hasattr(tokenizer, "pad"):
@@ -415,8 +417,9 @@ def _take_in_texts(
     "The measurements of the layers, of some of the texts."
     if not isinstance(encoder, Encoder):
         torch.manual_seed(0)    # for models with random weights
-        encoder = load_encoder(encoder[0], hub=encoder[1])
-        if (gpus := torch.cuda.device_count()): encoder.model.to(f"cuda:{rank % gpus}")
+        name, hub, loading = encoder
+        encoder = load_encoder(name, hub=hub, **loading)
+        if (gpus := torch.cuda.device_count()) and "device_map" not in loading: encoder.model.to(f"cuda:{rank % gpus}")
     numbering = Numbering(encoder.tokenizer)
     def batches():
         for start, chunk, share, shares in tasks:
@@ -432,6 +435,7 @@ def _read_texts(
     encoder:Encoder,
     given:str|tuple,         # its name, or itself
     hub:bool,                # allow downloads
+    loading:dict,            # as of `measure_models`
     options:dict,            # of `_read_layers`
     batch_tokens:int,        # as of `measure_models`
     max_length:int,          # as of `measure_models`
@@ -448,7 +452,7 @@ def _read_texts(
         else:
             if not isinstance(given, str):
                 for part in encoder: part.save_pretrained(given := folder)
-            work = partial(work, encoder=(given, hub))
+            work = partial(work, encoder=(given, hub, loading))
         read = share_out(work, tasks, processes, name)
     def joined():
         layers = sorted({l for part in read for l in part})
@@ -469,20 +473,22 @@ def measure_models(
     zeta:float=0.,                  # shrinkage ζ in [0, 1] of IsoScore*, which is left out for 0
     reference:Callable[[],Texts]|None=None, # starts reading the texts of Σ_S; needed when `zeta` > 0
     processes:int|None=None,        # as of `share_out`; the digits do not depend on it
+    loading:Mapping[str,object]={}, # of `load_encoder`: `dtype`, `device_map`
 )->tuple[dict[str,dict],int]:       # label -> layer -> summary; how many texts there were
     "Measure models on the same texts."
     from accelerate import PartialState
     models, layers = [str(m) if isinstance(m, Path) else m for m in models], layer_numbers(layers)
     zeta = check_reference(zeta, reference)
     with waiting("loading the model" + "s"*(len(models) > 1), progress):
-        encoders = [find_encoder(m, hub) for m in models]
+        encoders = [find_encoder(m, hub, **loading) for m in models]
     names = [m if isinstance(m, str) else model_label(encoder.model) for m, encoder in zip(models, encoders)]
     for name, encoder in zip(names, encoders): check_layers(name, layers, layer_count(encoder.model))
     found, read = {}, 0
     options = dict(tokens=tokens, layers=layers, memory=memory)
     for given, label, encoder in zip(models, distinct(names), encoders):
-        if isinstance(given, str) and processes is None: encoder.model.to(PartialState().device)
-        shared = encoder, given, hub, options, batch_tokens, max_length, processes
+        if isinstance(given, str) and processes is None and "device_map" not in loading:
+            encoder.model.to(PartialState().device)
+        shared = encoder, given, hub, loading, options, batch_tokens, max_length, processes
         shrinkage = None
         if reference is not None:
             with TextReading(reference(), f"{label}, reference", progress) as reading:
@@ -494,11 +500,12 @@ def measure_models(
     return found, read
 
 # %% ../../nbs/report/02_model_measures.ipynb #070bad38
-Points = str|Path|Tensor|np.ndarray    # a file, as `matrix_parts` reads, or a matrix (n, d), one point a row
+Points = str|Path|Tensor|np.ndarray|Iterator    # files, as of `matrix_units`, or a matrix (n, d), one point a row
 
 rows_of_unit = 8192
 
-def _take_in_rows(tasks:Iterator[tuple], rank:int, name:str, of:str, memory:float|None, origin:Tensor)->Measurement:
+def _take_in_rows(tasks:Iterator[tuple], rank:int, name:str, of:str, memory:float|None,
+                  origin:Tensor|None)->Measurement:
     "The measurement of some units, each of them a start, a function that reads rows, and ids of these rows."
     m = Measurement(of=of, memory=memory, origin=origin)
     for start, read, ids in tasks:
@@ -517,20 +524,21 @@ def _read_points(
     memory:float|None=None,         # as of `measure_embeddings`
     name:str="points",              # of a matrix, for errors
     processes:int|None=None,        # as of `share_out`
+    columns:Mapping[str,str|None]={}, # `column` and `ids`, as of `matrix_units`
     then:Callable[[Measurement],object]=lambda m: m, # what is wanted of it
 )->object:
     "What is wanted of the measurement of a matrix on disk or in memory, when all of it is read."
     if isinstance(points, (str, Path)): name = str(points)
-    else: points = as_points(points, name)
+    elif not isinstance(points, Iterable) or hasattr(points, "shape"): points = as_points(points, name)
     ids = None if sentences is None else sentence_numbers(sentences).unique(return_inverse=True)[1].numpy()
-    units = matrix_units(points, rows_of_unit)
+    units = matrix_units(points, rows_of_unit, **columns)
     first = next(units, None)
     if first is None: raise ValueError(f"`{name}` has no points")
-    starts, origin = count(0, rows_of_unit), first().double().mean(0)
+    origin = part.mean(0) if (part := first[1]()).dtype == torch.float64 else None    # others have few digits
     tasks = ((start, read, None if ids is None else ids[start:start+rows_of_unit])
-             for start, read in zip(starts, chain([first], units)))
+             for start, read in chain([first], units))
     work = partial(_take_in_rows, name=name, of="rows" if ids is None else "sentences", memory=memory,
-                   origin=origin if origin.isfinite().all() else None)
+                   origin=None if origin is None or not origin.isfinite().all() else origin)
     read = share_out(work, tasks, processes, lambda task: f"rows {task[0]:,} to {task[0] + rows_of_unit - 1:,}")
     def joined():
         m = _joined(read)
@@ -555,10 +563,11 @@ def measure_embeddings(
     memory:float|None=None,         # GB that the sums may take; see `IsotropyMetrics`
     shrinkage:Shrinkage|None=None,  # with Σ_S of "points", for IsoScore*; None leaves it out
     processes:int|None=None,        # as of `share_out`; the digits do not depend on it
+    columns:Mapping[str,str|None]={}, # `column` and `ids`, as of `matrix_units`
 )->dict[str,dict]:                  # {"points": summary}
     "Every measure of a matrix on disk or in memory, in one pass."
     def summary(m): return dict(points=m.summary_or_reason() | _star(m, shrinkage, "points"))
-    return _read_points(points, sentences, memory, processes=processes, then=summary)
+    return _read_points(points, sentences, memory, processes=processes, columns=columns, then=summary)
 
 # %% ../../nbs/report/02_model_measures.ipynb #600d0df4
 def measure_clouds(
@@ -568,16 +577,19 @@ def measure_clouds(
     zeta:float=0.,                # shrinkage ζ in [0, 1] of IsoScore*, which is left out for 0
     reference:Points|None=None,   # a file or matrix whose covariance is Σ_S; needed when `zeta` > 0
     processes:int|None=None,      # as of `measure_embeddings`
+    columns:Mapping[str,str|None]={}, # as of `measure_embeddings`
 )->dict[str,dict]:                # label -> "points" -> summary
     "Measure files of embeddings, or matrices."
     zeta = check_reference(zeta, reference)
     labels = [str(cloud) if isinstance(cloud, (str, Path)) else "points" for cloud in clouds]
     for label, cloud in zip(labels, clouds):
-        if isinstance(cloud, (str, Path)) and not local_path(cloud).is_file():
+        if isinstance(cloud, (str, Path)) and not (any(mark in str(cloud) for mark in ("://", "*"))
+                                                   or local_path(cloud).exists()):
             raise ValueError(f"{label} is no file of embeddings; a model needs texts to be measured on")
     shrinkage = None
     if zeta:
-        cov = _read_points(reference, name="reference", processes=processes, then=Measurement.covariance)
+        cov = _read_points(reference, name="reference", processes=processes, columns=columns,
+                           then=Measurement.covariance)
         shrinkage = Shrinkage(zeta, dict(points=cov))
-    found = [measure_embeddings(cloud, sentences, memory, shrinkage, processes) for cloud in clouds]
+    found = [measure_embeddings(cloud, sentences, memory, shrinkage, processes, columns) for cloud in clouds]
     return dict(zip(distinct([Path(label).name for label in labels], labels), found))

@@ -340,8 +340,8 @@ def _read_checkpoint(
     folder = weights_folder(source)
     kind = _class_for(folder, task, options)
     with _reading(source):
-        model, report = kind.from_pretrained(folder, dtype=torch.float32, ignore_mismatched_sizes=True,
-                                             output_loading_info=True, **_head_options(task), **options)
+        loading = dict(dtype="float32", ignore_mismatched_sizes=True, output_loading_info=True)
+        model, report = kind.from_pretrained(folder, **loading | _head_options(task) | options)
     if shapes := _check_loaded(model, report, source, task):
         saved, wanted = (shape[0] for shape in next(iter(shapes.values())))
         name = task.name if isinstance(task, Task) else task
@@ -355,6 +355,7 @@ def load_pretrained(
     task:Head,              # whose head to put on; None for the bare encoder
     hub:bool,               # allow downloading from the Hugging Face hub
     use_safetensors:bool,   # False also accepts pickled weights
+    **loading,              # of `from_pretrained`: `dtype`, `device_map`
 )->Encoder:
     "A model from files; an error that says which of them is missing or damaged."
     from transformers import AutoTokenizer
@@ -370,7 +371,8 @@ def load_pretrained(
             raise ValueError(f"`name` {name!r} has no tokenizer: it knows no words")
         if task is None and (Path(source)/"isolayer.json").is_file():
             return Encoder(ClsModel.from_pretrained(source), tokenizer)
-        return Encoder(_read_checkpoint(source, task, use_safetensors=use_safetensors, **options), tokenizer)
+        return Encoder(_read_checkpoint(source, task, use_safetensors=use_safetensors, **options, **loading),
+                       tokenizer)
     except (SafetensorError, json.JSONDecodeError) as e:
         raise ValueError(f"`name` {name!r} has a damaged file: {e}") from e
     except OSError as e:
@@ -420,14 +422,21 @@ def load_encoder(
     task:Head=None,             # whose head to put on: of a task, of masked "words"; None for the bare encoder
     hub:bool=False,             # allow downloading from the Hugging Face hub
     use_safetensors:bool=True,  # False also accepts pickled weights: only from people you trust
-)->Encoder:                     # model in float32 and train mode off, and its tokenizer
+    dtype:str="float32",        # of the weights: "float32", "bfloat16", "float16", or "auto" for that of the file
+    device_map:object=None,     # where transformers puts the parts of a large model, such as "auto"; None: the CPU
+)->Encoder:                     # model in train mode off, and its tokenizer
     "A pretrained encoder with its tokenizer; a new head is drawn from torch's global generator."
     name = str(name)
+    if dtype not in ("float32", "bfloat16", "float16", "auto"):
+        raise ValueError(f"`dtype` must be 'float32', 'bfloat16', 'float16' or 'auto', not {dtype!r}")
+    loading = dict(dtype=dtype) | (dict(device_map=device_map) if device_map is not None else {})
     if name.startswith("tiny-") and name not in ALIASES:
         raise ValueError(f"`name` {name!r} is unknown{near(name, ALIASES)}; tiny models: {', '.join(_tiny)}")
     with quiet():
-        if name in _tiny: model, tokenizer = _load_tiny(name.removeprefix("tiny-"), task)
-        else: model, tokenizer = load_pretrained(name, task, hub, use_safetensors)
+        if name in _tiny:
+            model, tokenizer = _load_tiny(name.removeprefix("tiny-"), task)
+            if dtype != "auto": model.to(getattr(torch, dtype))
+        else: model, tokenizer = load_pretrained(name, task, hub, use_safetensors, **loading)
         fit_tokenizer(name, model, tokenizer)
         model.config.pad_token_id = tokenizer.pad_token_id
     return Encoder(model.eval(), tokenizer)
