@@ -5,10 +5,14 @@ import signal
 import tracemalloc
 from functools import partial
 
+import fsspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 import torch
 import torch.distributed as dist
+from datasets import load_dataset
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 from torchmetrics import MetricCollection
@@ -578,6 +582,24 @@ def test_measures_do_not_wait_for_processes_of_a_launcher_that_have_another_numb
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(ValueError, match="`processes` is for one process"): measure(torch.randn(50, 4), processes=2)
+
+
+def test_shards_in_another_order_a_stream_and_a_store_have_the_same_digits(tmp_path, single_thread):
+    "Parquet files whose rows are numbered, an iterator, a streaming dataset, and a URL."
+    (x, _), bounds = rows_of_file(tmp_path), [0, 5000, 11_000, 11_001, 20_000, 30_000]
+    for name, order in (("ordered", range(5)), ("mixed", [3, 0, 4, 2, 1])):
+        (tmp_path/name).mkdir()
+        for i, shard in enumerate(order):
+            rows = range(bounds[shard], bounds[shard + 1])
+            table = pa.table(dict(number=rows, vector=list(x[rows.start:rows.stop].numpy())))
+            parquet.write_table(table, tmp_path/name/f"{i}.parquet")
+    fsspec.filesystem("memory").put(str(tmp_path/"ordered"), "/shards", recursive=True)
+    stream = load_dataset("parquet", data_files=f"{tmp_path}/mixed/*.parquet", split="train", streaming=True)
+    alone, numbered = measure(x).measures["points"], dict(column="vector", ids="number")
+    for points, options in ((tmp_path/"ordered", {}), (tmp_path/"mixed", numbered), (stream, numbered),
+                            (tmp_path/"mixed", dict(numbered, processes=2)), (iter(x.split(777)), {}),
+                            ("memory://shards/*.parquet", {})):
+        assert [*measure(points, **options).measures.values()] == [alone], points
 
 
 @pytest.fixture

@@ -67,14 +67,17 @@ def _parquet_source(text:Path, files:list[str], column:str|None, limit:int|None)
     import pyarrow as pa
     from pyarrow import dataset
     from istar_nb.text.frames import text_cells
+    def wrong(e): return ValueError(f"{text} cannot be read as a table: {e}")
     try: table = dataset.dataset(files, format="parquet")
-    except (pa.ArrowException, OSError) as e: raise ValueError(f"--text {text} is no Parquet table: {e}") from None
+    except (pa.ArrowException, OSError) as e: raise wrong(e) from None
     _check_column(text, column, table.schema.names)
-    def read():
-        batches = table.to_batches(columns=[column], batch_size=8192)
-        cells = chain.from_iterable(text_cells([cell or "" for cell in batch.column(0).to_pylist()],
-                                               f"--column {column!r} of {text}") for batch in batches)
-        return islice(((cell,) for cell in cells if cell), limit)
+    def cells():
+        try:
+            for batch in table.to_batches(columns=[column], batch_size=8192):
+                found = [cell or "" for cell in batch.column(0).to_pylist()]
+                yield from text_cells(found, f"--column {column!r} of {text}")
+        except (pa.ArrowException, OSError) as e: raise wrong(e) from None
+    def read(): return islice(((cell,) for cell in cells() if cell), limit)
     if next(read(), None) is None: raise ValueError(f"--column {column!r} of {text} has no text")
     return read
 

@@ -142,8 +142,8 @@ def _measure_on_ray(model:object, texts:object, tokens:str, layers:object, hub:b
                     ids:str|None)->Isotropy:
     "As of `measure`, of a dataset of Ray Data."
     if column is None or ids is None:
-        raise ValueError("`column` and `ids` must name the columns of the dataset with the points or texts, and with the "
-                         "numbers of its rows, from 0")
+        raise ValueError("`column` and `ids` must name the columns of the dataset with the points or texts, and with "
+                         "the numbers of its rows, from 0")
     if texts is None: name, found = "points", measure_dataset(model, column, ids)
     else:
         name = model if isinstance(model, str) else model_label(model[0])
