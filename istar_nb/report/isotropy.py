@@ -18,8 +18,8 @@ from ..text.features import cut_note
 from .clusters import measure_dataset, measure_texts
 from .model_measures import (Points, check_reference, distinct, measure_clouds, measure_models,
                                             model_label)
-from .reports import (difference_table, error_note, gaps, measure_page, measure_table, save_report,
-                                     show_table)
+from .reports import (difference_table, error_note, gaps, markdown_table, measure_page, measure_table,
+                                     model_card, save_report, show_table)
 from ..training.records import environment
 
 if TYPE_CHECKING:
@@ -73,11 +73,19 @@ class Isotropy:
         show_table(*difference_table(self.measures, _main_measures, decimals=3), f"{second} minus {first}")
 
     def save(self,
-        path:str|Path, # .html for a page with figures, .json for the numbers
+        path:str|Path, # .html for a page with figures, .json for the numbers, .md for a model card of the first model
     )->Path:           # the file
-        "Write everything that was measured to a file."
+        "Write what was measured to a file."
         versions = ", ".join(f"{name} {version}" for name, version in self.environment["versions"].items())
-        return save_report(self, lambda: measure_page(self.measures, self.source, versions), path)
+        return save_report(self, lambda: measure_page(self.measures, self.source, versions), path, self._card)
+
+    def _card(self)->str:
+        model, layers = next(iter(self.measures.items()))
+        columns, rows = measure_table(layers, _main_measures, decimals=3)
+        notes = "\n\n".join(filter(None, [markdown_table(columns, rows), gaps(layers), error_note(layers)]))
+        last = list(layers.values())[-1]    # all layers as one cloud, where there are several
+        return model_card(model, f"{self.source}, tokens: {self.tokens}", notes,
+                          {name: last[name] for name in _main_measures if last.get(name) is not None})
 
     def compare(self,
         other:"Isotropy", # what to compare with
