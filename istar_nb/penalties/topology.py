@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SELECTIONS', 'label_faults', 'EdgeLengths', 'edge_lengths', 'h0_bars', 'barcode', 'persistent_entropy', 'totals',
-           'features_of', 'select_bars', 'PreparedPenalty', 'EntropyRegularizer']
+           'features_of', 'select_bars', 'EntropyRegularizer']
 
 # %% ../../nbs/penalties/02_topology.ipynb #b690d056
 import math
@@ -20,7 +20,7 @@ from torch import Tensor
 from ..base.checks import check_number
 from ..base.points import as_points, check_finite, check_tensor, from_numpy, peak, working_dtype
 from ..base.processes import check_scope, each_process, gathered, process_rank
-from .regularizers import Regularizer
+from .regularizers import Pushed, Regularizer, Shown
 from ..base.states import HiddenStates, check_states
 from .trees import divided, power_of_two, rooted_forest, spanning_forest
 
@@ -284,29 +284,13 @@ def _global_batch(
     parts[process_rank(group)] = x.detach() + len(parts)*(x - x.detach())
     return torch.cat(parts), torch.cat(gathered(labels.to(x.device).long(), counts, group)) if by_class else None
 
-# %% ../../nbs/penalties/02_topology.ipynb #f3be5f15
-class PreparedPenalty(torch.autograd.Function):
-    "A value that is known already, with the gradient that is known too."
-    @staticmethod
-    def forward(ctx, x:Tensor, value:Tensor, gradient:Tensor)->Tensor:
-        ctx.save_for_backward(gradient)
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx, grad:Tensor):
-        if torch.is_grad_enabled():
-            raise RuntimeError("a prepared penalty has no second derivatives: "
-                               "leave out `prepare` where they are needed")
-        return grad*ctx.saved_tensors[0], None, None
-
 # %% ../../nbs/penalties/02_topology.ipynb #eb762f36
 class EntropyRegularizer(Regularizer):
     "Minus the persistent entropy of the [CLS] states of every class (*Shrink the longest*, Section 4)."
     layer = -1            # whose [CLS] states
     by_class = True       # whether labels are needed
-    _graphs:Sequence = () # [CLS] states and labels of every micro-batch
     needs_update = True
-    waiting:Sequence = ()    # states and gradients of the micro-batches to come
+    shown = Shown([])     # the micro-batches that are to come
 
     def __init__(self,
         selection:Literal["atienza", "released", "none"]="atienza", # which bars count as features; see `select_bars`
@@ -326,21 +310,10 @@ class EntropyRegularizer(Regularizer):
         self.layer, self.scope = check_number("layer", layer, whole=True), check_scope(scope)
         self.maxdim, self.noise = maxdim, noise
 
-    def keep(self, states:HiddenStates, labels:Tensor|None=None)->None:
-        "Keep the [CLS] states of a micro-batch, with their graph, for `kept`."
-        self._graphs = [*self._graphs, (check_states(states).points(self.layer, "cls"), labels)]
-
-    def kept(self)->Tensor: # () float32 ≤ 0
-        "-Σ_c H over everything kept, which is then forgotten."
-        if not self._graphs: raise ValueError("nothing was kept: call `keep` for each micro-batch first")
-        points, labels = zip(*self._graphs)
-        self._graphs = ()
-        return self.penalty(torch.cat(points), _joined_labels(labels) if self.by_class else None)
-
     def forward(self, states:HiddenStates, labels:Tensor|None=None)->Tensor: # () float32 ≤ 0
         "-Σ_c H of the batch, or of the whole update after `prepare`."
         x = check_states(states).points(self.layer, "cls")
-        return self.share(x.to(working_dtype(x))) if self.waiting else self.penalty(x, labels)
+        return self.share(x.to(working_dtype(x))) if self.shown else self.penalty(x, labels)
 
     def prepare(self,
         batches:Iterable[tuple[HiddenStates,Tensor|None]], # states, without gradients, and labels of an update
@@ -353,19 +326,14 @@ class EntropyRegularizer(Regularizer):
             labels = _joined_labels([labels for _, labels in batches]) if self.by_class else None
             value = self.penalty(torch.cat(leaves), labels)
             gradients = torch.autograd.grad(value, leaves)
-            self.value, self.differences = value.detach(), []
-            self.waiting = [(x.detach(), g*len(batches)) for x, g in zip(leaves, gradients)]
+            self.value, self.shown = value.detach(), Shown([(len(x), x.detach()) for x in leaves])
+            self.gradients = [g*len(batches) for g in gradients]
 
     def share(self, x:Tensor)->Tensor: # () the value of the update
-        "The prepared value with the gradient of one micro-batch; the last call checks the states of all."
-        expected, gradient = self.waiting.pop(0)
-        alike = x.shape == expected.shape
-        if alike: self.differences.append((x.detach() - expected).norm() > 0.02*expected.norm())
-        if not alike or not self.waiting and torch.stack(self.differences).any():
-            self.waiting = []
-            raise ValueError("`states` differ from those given to `prepare`: use the same micro-batches in the same "
-                             "order, and restore the random state before them")
-        return PreparedPenalty.apply(x, self.value, gradient)
+        "The prepared value with the gradient of one micro-batch."
+        self.shown.meet(len(x), x)
+        gradient = self.gradients.pop(0)
+        return self.value + Pushed.apply(lambda x: [gradient], x)
 
     def penalty(self, x:Tensor, labels:Tensor|None)->Tensor: # () ≤ 0, of all processes
         "Minus the sum of the classes' entropies, and of their mean noise times its weight."
