@@ -84,7 +84,7 @@ class Recorded:
         return _object({name: _lines(value) for name, value in finite(asdict(self)).items()})
 
 # %% ../../nbs/training/03_records.ipynb #f6ac4e0d
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunRecord(Recorded):
     "What one run leaves behind."
     config: dict                    # of `RunConfig.complete`, every field
@@ -101,6 +101,12 @@ class RunRecord(Recorded):
     error: str = ""                 # traceback of a failed run
     schema: int = schema            # version of this layout
     describes: ClassVar[type] = RunConfig # class of the configuration
+
+    def __repr__(self)->str:    # in a line; the fields hold thousands of numbers
+        run, score = self.config, "no score" if self.score is None else f"{self.metric} {self.score:.4f}"
+        told = [run["train"] or run["task"], run["model"], run["method"], f"λ = {run['lam']:g}"*bool(run["lam"]),
+                f"seed {run['seed']}", self.status, score]
+        return f"RunRecord {self.id}: {', '.join(filter(None, told))}"
 
     @property
     def collapsed(self)->bool|None: # None where the record does not tell
