@@ -24,11 +24,12 @@ from .regularizers import (IStar, Pushed, Regularizer, Shown, UnbiasedIStar, che
                                              score_penalty)
 
 # %% ../../nbs/penalties/09_whole_update.ipynb #9b500023
-def _scored(penalty:IStar, sums:Tensor, products:Tensor, zetas:Sequence)->tuple[Tensor,Tensor]: # (P, d+1), (P, d, d)
+def _scored(penalty:IStar, sums:Tensor, products:Tensor, sentences)->tuple[Tensor,Tensor]: # (P, d+1), (P, d, d)
     "1 - ι of every part, or its distance to the target, averaged; and the covariances."
     total, count = sums[:, :-1], sums[:, -1:, None]
     covs = (products - total[:, :, None]*total[:, None]/count)/(count - 1)
     refs, scores = penalty.references([[]]*len(covs)), []
+    zetas = [penalty.zeta]*len(covs) if sentences is None else sentences.zetas(covs.detach(), refs)
     for cov, ref, zeta in zip(covs, refs, zetas):
         cov = cov if ref is None else torch.lerp(cov, ref.cov.to(cov), zeta)
         scale = unit_of(peak(cov.detach())).to(cov)
@@ -39,10 +40,9 @@ def _scored(penalty:IStar, sums:Tensor, products:Tensor, zetas:Sequence)->tuple[
 # %% ../../nbs/penalties/09_whole_update.ipynb #9b500025
 class _MomentUpdate:
     "The penalty of an update by the moments of its points, and what a micro-batch has of its gradient."
-    zetas = None    # of every part, where they are not the penalty's own
-
     def __init__(self, penalty:Regularizer):
         self.penalty, self.about, self.sums, self.products = penalty, None, None, None
+        self.sentences = _SentenceUpdate(penalty) if getattr(penalty, "zeta", 0) == "auto" else None    # for ζ*
         self.directions = isinstance(penalty, MomentPenalty) and penalty.directions
 
     def clouds(self, states:HiddenStates)->list[list[Tensor]]: # (n, d) each, of every part
@@ -66,6 +66,7 @@ class _MomentUpdate:
         if self.about is None: self.begin(parts)
         for i, part in enumerate(parts):
             for x in part: self.add(i, x)
+        if self.sentences is not None: self.sentences.see(states)
 
     def add(self, i:int, x:Tensor)->None: # (n, d)
         "Add points to a part's sums."
@@ -106,7 +107,7 @@ class _MomentUpdate:
         if isinstance(penalty, LayerPenalty):
             rest = [None]*len(sums) if products is None else products
             return torch.stack([penalty.of_moments(s[d], s[:d], Q) for s, Q in zip(sums, rest)]).mean()
-        value, covs = _scored(penalty, sums, products, self.zetas or [penalty.zeta]*len(sums))
+        value, covs = _scored(penalty, sums, products, self.sentences)
         if penalty.training and penalty.average is not None:
             cov = (covs if penalty.per_layer else covs[0]).to(penalty.cov_ref)
             penalty.cov_ref = torch.lerp(penalty.cov_ref, cov, penalty.average)
@@ -171,6 +172,14 @@ class _SentenceUpdate:
             found.append((sums, powers[1:]))
         return found
 
+    def zetas(self, covs:Tensor, refs:list)->list[Tensor]: # () each
+        "The ζ* of every part: constants for the gradient."
+        found = []
+        for (sums, powers), (_, scale, typical), cov, ref in zip(self.totals(), self.about, covs, refs):
+            squared, scale = traces_about(powers, typical, *sums).squared, scale.to(cov)
+            found.append(zeta_star(cov/scale/scale, ref.cov.to(cov)/scale/scale, squared))
+        return found
+
     def end(self)->Tensor: # () the penalty
         "Its value, and the derivatives in the sums."
         totals = self.totals()
@@ -193,30 +202,6 @@ class _SentenceUpdate:
             slopes = [slope.to(self.about[i][1])*factor for slope in self.slopes[i]]
             return gradient_about(clouds, sentences, *self.about[i], slopes)
         return Pushed.apply(make, *clouds)
-
-# %% ../../nbs/penalties/09_whole_update.ipynb #9b500034
-class _AutomaticUpdate(_MomentUpdate):
-    "I-STAR with the ζ* of a whole update."
-    def __init__(self, penalty:IStar):
-        super().__init__(penalty)
-        self.sentences = _SentenceUpdate(penalty)
-
-    def see(self, states:HiddenStates, labels:Tensor|None=None)->None:
-        "Add a micro-batch."
-        super().see(states)
-        self.sentences.see(states)
-
-    def value(self, sums:Tensor, products:Tensor)->Tensor: # ()
-        "The penalty with ζ* of all sentences."
-        refs, self.zetas = self.penalty.references([[]]*len(sums)), []
-        count = sums.detach()[:, -1]
-        total, products_ = sums.detach()[:, :-1], products.detach()
-        covs = (products_ - total[:, :, None]*total[:, None]/count[:, None, None])/(count - 1)[:, None, None]
-        found = zip(self.sentences.totals(), self.sentences.about, covs, refs)
-        for (parts, powers), (_, scale, typical), cov, ref in found:
-            squared, scale = traces_about(powers, typical, *parts).squared, scale.to(cov)
-            self.zetas.append(zeta_star(cov/scale/scale, ref.cov.to(cov)/scale/scale, squared))
-        return super().value(sums, products)
 
 # %% ../../nbs/penalties/09_whole_update.ipynb #9b500041
 class _PointUpdate:
@@ -247,9 +232,8 @@ class _PointUpdate:
 # %% ../../nbs/penalties/09_whole_update.ipynb #9b500051
 def _update_of(penalty:Regularizer)->object:
     "How a penalty is made of several micro-batches; an error for one that cannot be."
-    if type(penalty) is IStar: return (_AutomaticUpdate if penalty.zeta == "auto" else _MomentUpdate)(penalty)
     if type(penalty) is UnbiasedIStar: return _SentenceUpdate(penalty)
-    if isinstance(penalty, MomentPenalty): return _MomentUpdate(penalty)
+    if type(penalty) is IStar or isinstance(penalty, MomentPenalty): return _MomentUpdate(penalty)
     if isinstance(penalty, LayerPenalty): return _PointUpdate(penalty)
     raise TypeError(f"`regularizer` {type(penalty).__name__} has no form for several micro-batches: it must be IStar, "
                     "UnbiasedIStar, or a LayerPenalty or MomentPenalty of `baselines`")
