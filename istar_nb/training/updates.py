@@ -29,7 +29,7 @@ from .evaluation import (batch_geometry, evaluate, host_masked, padding_gradient
 from ..text.features import TaskRows
 from ..penalties.isolayer import ClsModel
 from ..penalties.regularizers import show_update
-from .methods import arguments_of, begin_of, has_penalty, make_module, make_penalty, method_of
+from .methods import arguments_of, begin_of, make_module, make_penalty, method_of
 from ..base.modes import random_state, set_random_state
 from ..base.processes import all_processes
 from ..base.programs import progress_bar
@@ -126,7 +126,7 @@ def fine_tuning(
     if c.gradient_checkpointing:
         _recompute_states(getattr(model, "encoder", model))
     penalty, placebo = None, None
-    if has_penalty(c.method) and not isinstance(c.placebo, str):
+    if method.penalty and not isinstance(c.placebo, str):
         first = targets[0][1] if targets else goal or c.target
         penalty = make_penalty(replace(c, target=first), data.task.kind).to(place.device)
     schedule, per_epoch = dict(constant="constant_with_warmup").get(c.schedule, c.schedule), len(data.groups(0))
