@@ -216,3 +216,22 @@ def test_vectors_that_are_nearly_equal_are_ranked():
     x = 1 + 1e-4*torch.randn(200, 24, generator=torch.Generator().manual_seed(0))
     found = health(x, pairs=[(i, i + 1, i) for i in range(50)])
     assert found.verdict == "collapsed" and found.variants[0]["spearman"] is not None
+
+
+def test_queries_of_another_kind_are_told(run):
+    "Queries like the texts, queries about another mean, and texts by their words."
+    x = clustered(400)
+    alike, gap = clustered(300, seed=1), clustered(300, seed=2) + 12*np.eye(24, dtype="float32")[0]
+    said = [{row["name"]: row for row in health(x, queries=q).findings} for q in (alike, gap)]
+    far, between = "queries out of distribution, share", "modality gap"
+    assert said[0][far]["value"] < 0.05 < 0.5 < said[1][far]["value"] and said[1][far]["verdict"] == "many"
+    assert abs(said[0][between]["value"]) < 3*said[0][between]["value_se"] and said[1][between]["value"] > 0.05
+    alone = health(x)
+    with_them = health(x, queries=alike)
+    assert alone.variants == with_them.variants and alone.sentence == with_them.sentence
+    np.save("vectors.npy", x)
+    np.save("queries.npy", gap)
+    assert "modality gap" in run("health", "vectors.npy", "--queries", "queries.npy")[1]
+    with pytest.raises(ValueError, match="`queries` must have 24 columns, not 8"): health(x, queries=gap[:, :8])
+    found = health("tiny-bert", TEXTS[:60], queries=TEXTS[60:90])
+    assert "60 texts" in found.source and any(row["name"] == between for row in found.findings)

@@ -351,6 +351,7 @@ class Examined:
     relevant: Path | None = None    # table of queries and documents that are relevant to them, for recall
     relevant_columns: tuple[str, ...] = () # its two columns; default: the first two
     documents: Path | None = None   # more documents to search, one a line
+    queries: Path | None = None     # more queries, one a line, to compare with the texts; for vectors, a file of theirs
     dims: tuple[int, ...] | None = None    # numbers of coordinates to cut to; default: 64, 128, ...
     k: int = 10                     # documents that are shown for recall
     margin: float = 0.01            # difference that would not matter
@@ -373,7 +374,7 @@ class Examined:
             raise ValueError("--k needs --relevant, whose documents it counts")
         if self.label is not None and self.column is None: raise ValueError("--label needs --column, with the texts")
         check_positive(limit=self.limit, k=self.k, max_length=self.max_length)
-        for option in ("text", "pairs", "relevant", "documents"):
+        for option in ("text", "pairs", "relevant", "documents", "queries"):
             if str(getattr(self, option)) != "-": check_file(f"--{option}", getattr(self, option))
         if self.task is not None: check_task(self.task)
 
@@ -459,6 +460,9 @@ def health_command(
     if what.relevant is not None: given["relevant"] = _table(what.relevant, what.relevant_columns, 2, "--relevant")
     if what.documents is not None:
         given["documents"] = [text for text, in text_source(None, what.documents, None, False, None)[0]()]
+    if what.queries is not None:
+        listed = [] if file else [text for text, in text_source(None, what.queries, None, False, None)[0]()]
+        given["queries"] = what.queries if file else listed
     found = health(what.model, **given, dims=what.dims, k=what.k, margin=what.margin, tokens=what.tokens, hub=what.hub,
                    max_length=what.max_length, progress=what.progress)
     if source: found = replace(found, source=found.source.replace(" texts (", f" texts of {source} (", 1))

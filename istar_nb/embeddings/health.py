@@ -101,6 +101,19 @@ def _massive_finding(layers:dict[int,Massive])->list[dict]:
         math.sqrt((share*(1 - share) + 1/n)/n))), verdict, note)]
 
 
+def _query_findings(texts:Tensor, queries:Tensor)->list[dict]:
+    "Queries against what they search."
+    x, q = unit_rows(texts).float(), unit_rows(queries).float()
+    own = torch.cat([(part @ x.T).topk(2, 1).values[:, 1] for part in x.split(1024)])    # the first is the text itself
+    near = torch.cat([(part @ x.T).amax(1) for part in q.split(1024)])
+    n, far = len(q), (near < own.quantile(0.01)).double().mean()
+    gap = class_variances(torch.cat([x, q]), np.repeat([0, 1], [len(x), n]))["share"]
+    return [
+        _of_edge("queries out of distribution, share", Jackknifed(far, ((far*(1 - far) + 1/n)/n).sqrt()), 0.05, "few",
+                 "many", "farther from every text than 99 % of texts are from theirs; many: above 5 %"),
+        _finding("modality gap", gap, "", "the share of variance that is between the means of queries and texts")]
+
+
 def _class_findings(x:Tensor, labels:np.ndarray)->list[dict]:
     "Variance between classes, and IsoScore within."
     found = isoscore_within(x, labels)
@@ -356,6 +369,10 @@ def _embedded(model:object, texts:Iterable|None, hub:bool, tokens:str|None, max_
         if tokens is not None: raise ValueError("`tokens` says how a model makes a vector, and a file has vectors")
         x = read_points(local_path(model) if isinstance(model, (str, Path)) else model)
         name = Path(model).name if isinstance(model, (str, Path)) else "points"
+        if more["searches"] is not None:
+            q = read_points(more["searches"], "queries")
+            if q.shape[1] != x.shape[1]: raise ValueError(f"`queries` must have {x.shape[1]} columns, not {q.shape[1]}")
+            more["searches"], x = range(len(x), len(x) + len(q)), torch.cat([x, q.to(x)])
         return Vectors(x, {}, "rows of points"), questions(_RowNumbers(len(x)), None, **more), name
     index = _Texts()
     asked, rows = in_roles(questions(index, texts, **more))
@@ -381,6 +398,7 @@ def health(
     pairs:Iterable|None=None,         # (first, second, score): texts, or for vectors numbers of rows, with a gold score
     relevant:Iterable|None=None,      # (query, document): texts, or numbers of rows, for recall
     documents:Iterable|None=None,     # more documents among which to search
+    queries:object=None,              # more queries, to compare with the texts; for vectors, theirs or their file
     labels:Iterable|None=None,        # a class for each of `texts`, or for each row
     dims:Sequence[int]|None=None,     # prefixes to cut to; None: 64, 128, …
     k:int=10,                         # documents that are shown for recall
@@ -392,13 +410,15 @@ def health(
 )->Health:
     "Whether sentence vectors are fit for retrieval, and what centring, whitening, cutting or quantising them would do."
     k, margin = check_number("k", k, "[1, inf)", whole=True), check_number("margin", margin, "(0, 1)")
-    more = dict(pairs=pairs, relevant=relevant, documents=documents, labels=labels)
+    more = dict(pairs=pairs, relevant=relevant, documents=documents, searches=queries, labels=labels)
     vectors, asked, name = _embedded(model, texts, hub, tokens, max_length, progress, more)
     x, described = vectors.points, vectors.points[asked.described]
     kinds, graph = kinds_of(described)
     said = verdict_on(kinds)
     findings = [*_collapse_findings(kinds, said.kinds), *_massive_finding(vectors.massive)]
     if graph: findings += [*_cosine_findings(described), *_coordinate_findings(described)]
+    texts = asked.described[~torch.isin(asked.described, asked.searching)]
+    if graph and len(asked.searching) and len(texts) > 4: findings += _query_findings(x[texts], x[asked.searching])
     if graph and len(asked.labels): findings += _class_findings(x[asked.labelled], asked.labels)
     shown = len(asked.documents) - bool((asked.own >= 0).any())    # a query is not shown itself
     if len(asked.queries) and k >= shown:

@@ -26,6 +26,7 @@ class Questions(NamedTuple):
     documents:Tensor    # (k,) among what
     relevant:list[set[int]] # places in `documents` that are relevant to each query
     own:Tensor          # (q,) place in `documents` of the query itself, which is not shown; -1 for none
+    searching:Tensor    # (s,) all that is searched for, also without a known document
     labelled:Tensor     # (l,) what has a class
     labels:np.ndarray   # (l,) the class
 
@@ -132,6 +133,7 @@ def questions(
     pairs:Iterable|None=None,   # (first, second, score) each
     relevant:Iterable|None=None, # (query, document) each
     documents:Iterable|None=None, # more of them to search
+    searches:Iterable|None=None, # more queries, whose documents are not known
     labels:Iterable|None=None,  # a class for each of `texts`
     most:int=20_000,            # texts that describe and fit; more are sampled
     seed:int=0,                 # of what is drawn
@@ -144,7 +146,8 @@ def questions(
     rows, gold, queries, found, wanted, own = judged
     if documents is not None and not len(queries): raise ValueError("`documents` are given, and `relevant` is missing")
     if listed is None: given = range(index.count if isinstance(index, _RowNumbers) else len(index.numbers))
-    described = _numbers(given)
+    more = [index.number(query, f"`queries`: number {i}") for i, query in enumerate(searches or [])]
+    described = _numbers(set(given) - set(more))
     if len(described) < 20:
         raise ValueError(f"`texts` must be at least 20 different ones, and there are {len(described)}")
     if len(described) > most:
@@ -157,19 +160,20 @@ def questions(
     if labels is not None and len(classes) != len(given):
         raise ValueError(f"`labels` must have one class for each of the {len(given)} texts, and has {len(classes)}")
     labelled = torch.tensor(list(given) if labels is not None else [], dtype=torch.long)
-    return Questions(described, fit, held, rows[kept], gold[kept.numpy()], queries, found, wanted, own, labelled,
-                     classes)
+    return Questions(described, fit, held, rows[kept], gold[kept.numpy()], queries, found, wanted, own,
+                     _numbers([*queries.tolist(), *more]), labelled, classes)
 
 # %% ../../nbs/embeddings/03_questions.ipynb #2825275c
 def in_roles(
     asked:Questions, # in numbers of texts
 )->tuple[Questions,list[tuple[int,str]]]: # the same in numbers of vectors; (text, role) of each vector
     "The vectors that questions need: one for each text in each role, which is \"query\", \"document\" or \"\"."
-    rows, searching = {}, set(asked.queries.tolist()) - set(asked.documents.tolist())
-    def role(text): return "query" if text in searching else "document" if len(asked.queries) else ""
+    rows, searching = {}, set(asked.searching.tolist()) - set(asked.documents.tolist())
+    def role(text): return "query" if text in searching else "document" if len(asked.searching) else ""
     def of(texts, role):
         numbers = [rows.setdefault((text, role(text)), len(rows)) for text in texts.flatten().tolist()]
         return torch.tensor(numbers, dtype=torch.long).reshape(texts.shape)
     found = {name: of(getattr(asked, name), role) for name in ("described", "fit", "held", "labelled", "documents")}
-    found |= dict(pairs=of(asked.pairs, lambda text: ""), queries=of(asked.queries, lambda text: "query"))
+    found |= dict(pairs=of(asked.pairs, lambda text: ""), queries=of(asked.queries, lambda text: "query"),
+                  searching=of(asked.searching, lambda text: "query"))
     return asked._replace(**found), list(rows)

@@ -130,9 +130,10 @@ def sentence_vectors(
 # %% ../../nbs/embeddings/00_reading.ipynb #6d881520
 def read_points(
     points:Points, # a file, as `matrix_parts` reads, or a matrix (n, d)
+    name:str="points", # of a matrix, for errors
 )->Tensor:         # (n, d) at least float32
     "All rows of a file, or of a matrix."
-    name = str(points) if isinstance(points, (str, Path)) else "points"
+    name = str(points) if isinstance(points, (str, Path)) else name
     parts = [*matrix_parts(points)] if isinstance(points, (str, Path)) else [points]
     if not parts: raise ValueError(f"`{name}` has no points")
     x = torch.cat(parts) if len(parts) > 1 else parts[0]

@@ -7,12 +7,16 @@ __all__ = ['NormMoments', 'checked', 'directions', 'MomentTransformer', 'Whiteni
 
 # %% ../../nbs/geometry/11_transforms.ipynb #c72c78af
 import copy
+import json
 import math
 import warnings
+from pathlib import Path
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from safetensors import safe_open
+from safetensors.numpy import save_file
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
@@ -176,12 +180,41 @@ class MomentTransformer(TransformerMixin, BaseEstimator):
         y=None,  # ignored
     )->"MomentTransformer": # itself
         "Learn from `X` as well; can transform as soon as the points seen differ."
+        if hasattr(self, "components_") and not hasattr(self, "moments_"):
+            raise ValueError("`partial_fit` goes on from sums that a file of `save` does not hold: fit another one")
         X = checked(self, X, reset=not hasattr(self, "moments_"))
         self.check(X.shape[1])    # before points are taken in, which would count again after a correction
         if not hasattr(self, "moments_"): self.moments_, self.rounding_ = NormMoments(), 0.
         self.take_in(X)
         self.settle()
         return self
+
+    def save(self,
+        path:str|Path, # .safetensors
+    )->Path:           # the file
+        "Write what `transform` needs, to the last digit and without pickle; not the sums that `partial_fit` needs."
+        check_is_fitted(self, "components_")
+        kept = {name: value for name, value in vars(self).items() if name != "moments_"}
+        names = kept.pop("feature_names_in_", None)
+        arrays = {k: np.ascontiguousarray(v) for k, v in kept.items() if isinstance(v, np.ndarray)}
+        rest = {k: v for k, v in kept.items() if k not in arrays} | dict(names=None if names is None else list(names))
+        save_file(arrays, path, dict(transform=type(self).__name__, rest=json.dumps(rest)))
+        return Path(path)
+
+    @classmethod
+    def load(cls,
+        path:str|Path, # of `save`
+    )->"MomentTransformer": # as it was saved
+        "Read a fitted transform."
+        with safe_open(path, "numpy") as file:
+            about = file.metadata() or {}
+            kind = about.get("transform", "no transform")
+            if kind != cls.__name__: raise ValueError(f"`path` {path} must hold {cls.__name__}, and holds {kind}")
+            found, rest = cls(), json.loads(about["rest"])
+            vars(found).update({name: file.get_tensor(name) for name in file.keys()})
+        if (names := rest.pop("names")) is not None: found.feature_names_in_ = np.array(names, dtype=object)
+        vars(found).update(rest)
+        return found
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
