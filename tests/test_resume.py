@@ -1,5 +1,6 @@
 "A run that is killed and started again ends bit-equal to one that was not."
 import resource
+import signal
 from dataclasses import replace
 
 import pytest
@@ -63,6 +64,24 @@ def test_checkpoint_of_another_number_of_processes_is_refused(istar, made, tmp_p
     process.kill()
     monkeypatch.delenv("HELD")
     assert "another world" in "".join([rank.wait() for rank in [istar(*words, **place) for place in places_of_two()]])
+
+
+def test_control_c_in_the_first_epoch_leaves_a_checkpoint(made, tmp_path, monkeypatch):
+    "The update is ended, the run goes on from there, and ends as one that was never stopped."
+    config, data, _ = made
+    before, whole = signal.signal(signal.SIGINT, signal.default_int_handler), training.update
+    def pressed(setup, progress, group):
+        if progress.updates == 3: signal.raise_signal(signal.SIGINT)
+        return whole(setup, progress, group)
+    try:
+        monkeypatch.setattr(training, "update", pressed)
+        with pytest.raises(KeyboardInterrupt): train(config, tmp_path, data, progress=False)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally: signal.signal(signal.SIGINT, before)
+    assert [path.name for path in (tmp_path/"checkpoints"/config.id).iterdir()] == ["checkpoint-000000004-0000"]
+    assert find_record(tmp_path, config.id) is None
+    monkeypatch.setattr(training, "update", whole)
+    assert train(config, tmp_path, data, progress=False).same == train(config, tmp_path/"whole", data, progress=False).same
 
 
 def test_half_written_checkpoint_does_not_count(made, tmp_path):

@@ -519,7 +519,7 @@ def main(
         sys.exit(2)
     except KeyboardInterrupt:
         resumes = typed[:1] and typed[0] in ("train", "sweep", "pretrain", "demo")
-        rest = " Run the same command again to resume from the last checkpoint." if resumes else ""
+        rest = " Run the same command again to resume where it had come to a checkpoint." if resumes else ""
         print(f"\nistar: stopped.{rest}", file=sys.stderr)
         sys.exit(130)
 

@@ -104,7 +104,7 @@ class RunRecord(Recorded):
 
     def __repr__(self)->str:    # in a line; the fields hold thousands of numbers
         run, score = self.config, "no score" if self.score is None else f"{self.metric} {self.score:.4f}"
-        told = [run["train"] or run["task"], run["model"], run["method"], f"λ = {run['lam']:g}"*bool(run["lam"]),
+        told = [run.get("train") or run["task"], run["model"], run["method"], f"λ = {run['lam']:g}"*bool(run["lam"]),
                 f"seed {run['seed']}", self.status, score]
         return f"RunRecord {self.id}: {', '.join(filter(None, told))}"
 

@@ -8,9 +8,12 @@ __all__ = ['Objective', 'note', 'run_epochs', 'open_training', 'carry_through', 
 # %% ../../nbs/training/09_training.ipynb #7750857f
 import os
 import shutil
+import signal
+import sys
+import threading
 import traceback
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,8 +47,23 @@ def note(setup:Setup, progress:Progress, log:dict)->None:
     setup.accelerator.log({k: v for k, v in log.items() if isinstance(v, (int, float))}, step=progress.updates)
 
 # %% ../../nbs/training/09_training.ipynb #7b03dfe4
+@contextmanager
+def _interruptible(alone:bool)->Iterator[list]: # of the wish to stop; empty as long as there is none
+    "Have the first Ctrl-C wait for the update's end, where a checkpoint can be written; the second does not wait."
+    asked, usual = [], signal.default_int_handler
+    def wait(number, frame):
+        asked.append(number)
+        signal.signal(signal.SIGINT, usual)
+        print("\nstopping after this update; press Ctrl-C again to stop at once", file=sys.stderr)
+    mine = alone and threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is usual
+    if mine: signal.signal(signal.SIGINT, wait)
+    try: yield asked
+    finally:
+        if mine: signal.signal(signal.SIGINT, usual)
+
+
 def _run_epoch(work:Objective, setup:Setup, progress:Progress, folder:Path,
-               checkpoint_every:int|None)->None:
+               checkpoint_every:int|None, asked:list)->None:
     "The updates that are left of an epoch, saving on the way."
     epoch, done = divmod(progress.updates, setup.updates_per_epoch)
     left, of = setup.data.groups(epoch)[done:], -(-setup.total//setup.updates_per_epoch)
@@ -56,8 +74,10 @@ def _run_epoch(work:Objective, setup:Setup, progress:Progress, folder:Path,
             note(setup, progress, log)
             known = [k for k in ("task_loss", "mlm_loss", "batch_isoscore") if log.get(k) is not None]
             bar.set_postfix({k: f"{log[k]:.3f}" for k in known}, refresh=False)
-        if checkpoint_every and progress.updates % checkpoint_every == 0 and progress.updates < end:
+        due = asked or checkpoint_every and progress.updates % checkpoint_every == 0
+        if due and progress.updates < end:
             save_checkpoint(setup, progress, folder)
+            if asked: raise KeyboardInterrupt
 
 # %% ../../nbs/training/09_training.ipynb #d7131131
 def run_epochs(
@@ -70,11 +90,13 @@ def run_epochs(
     "Train to the end, measuring and saving on the way."
     if not progress.epochs:
         work.evaluate(setup, progress)
-    while progress.updates < setup.total:
-        _run_epoch(work, setup, progress, folder, checkpoint_every)
-        work.evaluate(setup, progress)
-        note(setup, progress, progress.epochs[-1])
-        save_checkpoint(setup, progress, folder)
+    with _interruptible(setup.accelerator.num_processes == 1) as asked:
+        while progress.updates < setup.total:
+            _run_epoch(work, setup, progress, folder, checkpoint_every, asked)
+            work.evaluate(setup, progress)
+            note(setup, progress, progress.epochs[-1])
+            save_checkpoint(setup, progress, folder)
+            if asked and progress.updates < setup.total: raise KeyboardInterrupt
 
 # %% ../../nbs/training/09_training.ipynb #13a2d572
 def _goal(config:RunConfig, root:str|Path)->float|list[tuple[int,float]]|None:
