@@ -416,17 +416,10 @@ def _meant_by_measure(word:str, given:dict, more:str="; a model is named with --
                      f"{more}")
 
 
-def _meant_by_compare(word:str, given:dict)->str:
-    "The option of `istar compare` that the word after the models stands for."
+def _meant_by_texts(word:str, given:dict, instead:str)->str: # `instead`: what is said of a file of points
+    "The option of `istar compare` or `istar health` that the word after the models stands for."
     meant = _meant_by_measure(word, given, "")
-    if meant == "embeddings": raise ValueError(f"{word} is a file of points, and models are compared on texts")
-    return meant
-
-
-def _meant_by_health(word:str, given:dict)->str:
-    "The option of `istar health` that the word after the model stands for."
-    meant = _meant_by_measure(word, given, "")
-    if meant == "embeddings": raise ValueError(f"{word} is a file of points: name it in the place of the model")
+    if meant == "embeddings": raise ValueError(f"{word} is a file of points{instead}")
     return meant
 
 # %% ../../nbs/app/03_cli.ipynb #h3da5551
@@ -440,7 +433,9 @@ def _meant_by_train(word:str, given:dict)->str:
 
 
 _meant:dict[str,Callable[[str,dict],str]] = dict(
-    measure=_meant_by_measure, compare=_meant_by_compare, health=_meant_by_health, train=_meant_by_train,
+    measure=_meant_by_measure, train=_meant_by_train,
+    compare=partial(_meant_by_texts, instead=", and models are compared on texts"),
+    health=partial(_meant_by_texts, instead=": name it in the place of the model"),
     demo=lambda word, given: "task", runs=lambda word, given: "root", judge=lambda word, given: "runs")
 
 # %% ../../nbs/app/03_cli.ipynb #2702b7d2

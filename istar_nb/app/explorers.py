@@ -320,29 +320,24 @@ def _setting(
                 kind=f"{method.label}{sign}{mark}", placebo=config.placebo)
 
 # %% ../../nbs/app/01_explorers.ipynb #fc0d001d
-def _place(method:str)->tuple[int,str]: # in the table; others come after it, by name
-    "Where a method is listed."
-    return list(METHODS).index(method) if method in METHODS else len(METHODS), method
-
-
 def compact_runs(
     root:str|Path,  # folder or fsspec URL of a store
 )->dict[str,list]:  # columns, a value for every run, and `settings`
     "The runs of a store as columns of plain JSON; `plain` is the row of a run's plain run, or -1."
     groups = _comparable_records(root)
     if not groups: raise ValueError(f"{root} has no encoder with a finished run with a method")
-    rows, settings = [], {}
+    rows, settings, listed = [], {}, {method: i for i, method in enumerate(METHODS)}    # others come after, by name
     for data, records in groups.items():
         configs = [RunConfig.from_dict(record.config) for record in records]
         for record, config, name in zip(records, configs, _setting_names(configs)):
-            settings[_place(config.method), config.lam or 0, name] = config
+            settings[listed.get(config.method, len(listed)), config.method, config.lam or 0, name] = config
             rows.append(_run_row(record) | dict(data=data, name=name, twin=_plain_run(config).id))
     numbers = {name: i for i, (*_, name) in enumerate(sorted(settings))}
     places = {row["id"]: i for i, row in enumerate(rows)}
     columns = {key: [row[key] for row in rows] for key in ("data", "seed", "metric", "score", "isoscore", "layers")}
     return columns | dict(setting=[numbers[row["name"]] for row in rows],
                           plain=[places.get(row["twin"], -1) for row in rows],
-                          settings=[_setting(settings[key], key[2]) for key in sorted(settings)])
+                          settings=[_setting(settings[key], key[-1]) for key in sorted(settings)])
 
 # %% ../../nbs/app/01_explorers.ipynb #cd4ef415
 def page_files(

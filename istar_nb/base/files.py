@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['local_path', 'absolute', 'open_root', 'find_folder', 'local_folder', 'folder_beside', 'check_writable', 'write_whole',
-           'read_text', 'json_files', 'write_file', 'run_lock', 'files_sha256', 'state_of_folders']
+           'read_text', 'json_files', 'write_file', 'run_lock', 'files_sha256']
 
 # %% ../../nbs/base/10_files.ipynb #05004c37
 import hashlib
@@ -177,13 +177,3 @@ def files_sha256(
     "SHA-256 of a file; of several, that of the list of their hashes and names."
     if len(paths) < 2: return _hash_now(paths[0]) if paths else None
     return hashlib.sha256("".join(f"{_hash_now(path)}  {path.name}\n" for path in paths).encode()).hexdigest()
-
-# %% ../../nbs/base/10_files.ipynb #85904d23
-def state_of_folders(
-    *folders:str|Path,  # with all that is below them
-)->frozenset|None:      # path, size in bytes and time of every file; None while a file has just been changed
-    "What differs as soon as a file is added, removed or changed."
-    try: files = [(path, path.stat()) for folder in folders for path in Path(folder).rglob("*") if path.is_file()]
-    except FileNotFoundError: return None    # it has vanished since it was listed
-    if any(_is_fresh(stat.st_mtime_ns) for _, stat in files): return None
-    return frozenset((str(path), stat.st_size, stat.st_mtime_ns) for path, stat in files)

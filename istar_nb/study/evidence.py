@@ -4,11 +4,13 @@
 
 # %% auto #0
 __all__ = ['point_words', 'label_shares', 'measures', 'encoder_name', 'place_name', 'places_of', 'score_unit', 'Store',
-           'updates_of', 'dose_of', 'Evidence', 'opened', 'benchmark_record', 'recorded_on', 'collapsed',
-           'learning_threshold', 'learned', 'plateau', 'iota_ratios', 'circumstances', 'fallen', 'claims_from']
+           'updates_of', 'dose_of', 'Evidence', 'state_of_folders', 'opened', 'benchmark_record', 'recorded_on',
+           'collapsed', 'learning_threshold', 'learned', 'plateau', 'iota_ratios', 'circumstances', 'fallen',
+           'claims_from']
 
 # %% ../../nbs/study/01_evidence.ipynb #ad506479
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import cached_property, lru_cache
@@ -16,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..base.files import find_folder, state_of_folders
+from ..base.files import find_folder
 from .pretrain_runs import PretrainConfig, load_pretrainings
 from ..training.records import RunRecord, iterate_records
 from ..sweeps.selection import candidates, load_selections
@@ -151,6 +153,15 @@ class Evidence(Store):
                             "token_two_nn_layers")
 
 # %% ../../nbs/study/01_evidence.ipynb #27a05127
+def state_of_folders(
+    *folders:str|Path,  # with all that is below them
+)->frozenset|None:      # path, size in bytes and time of every file; None while a file has just been changed
+    "What differs as soon as a file is added, removed or changed."
+    found = {path: path.stat() for folder in folders for path in Path(folder).rglob("*") if path.is_file()}
+    if any(abs(time.time() - stat.st_mtime) < 2 for stat in found.values()): return None    # and may change again
+    return frozenset((str(path), stat.st_size, stat.st_mtime_ns) for path, stat in found.items())
+
+
 @lru_cache(1)
 def _kept(root:Path, state:frozenset)->Evidence:
     "The evidence of a folder whose files are in this state."
