@@ -289,7 +289,7 @@ def runs_command(
         istar runs demo/records --where method=istar status=done
         istar runs --export runs.csv
         istar runs --explore page
-        istar runs results/runs --json 0023c510b4ec725b
+        istar runs --pack
     """
     if against is not None and every_epoch: raise ValueError("--every-epoch cannot be combined with --against")
     if export is not None: export = _export_file(export)
