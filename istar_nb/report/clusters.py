@@ -82,7 +82,7 @@ def measure_dataset(
 # %% ../../nbs/report/03_clusters.ipynb #67b88abe
 class TextVectors:
     "For `Dataset.map_batches` of Ray Data: a vector of each text in every layer, as the columns `0`, `1`, …"
-    def __init__(self, model:str|tuple, hub:bool, column:str, ids:str, tokens:str, layers:object, max_length:int):
+    def __init__(self, model:str, hub:bool, column:str, ids:str, tokens:str, layers:object, max_length:int):
         if tokens not in ("cls", "last", "mean"):
             raise ValueError(f"`tokens` must be 'cls', 'last' or 'mean' on Ray, one point a text, not {tokens!r}")
         self.encoder, self.column, self.ids = find_encoder(model, hub), column, ids
@@ -100,7 +100,7 @@ class TextVectors:
 
 
 def measure_texts(
-    model:str|tuple,  # a name, or a model and its tokenizer
+    model:str,        # its name, by which every machine can load it
     data:"Dataset",   # of Ray Data
     column:str,       # with the texts
     ids:str,          # with the numbers of the texts, from 0

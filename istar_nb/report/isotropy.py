@@ -16,8 +16,7 @@ from .figures import measure_figure, plot_measure
 from ..base.checks import check_number
 from ..text.features import cut_note
 from .clusters import measure_dataset, measure_texts
-from .model_measures import (Points, check_reference, distinct, measure_clouds, measure_models,
-                                            model_label)
+from .model_measures import Points, check_reference, distinct, measure_clouds, measure_models
 from .reports import (difference_table, error_note, gaps, markdown_table, measure_page, measure_table,
                                      model_card, save_report, show_table)
 from ..training.records import environment
@@ -152,11 +151,11 @@ def _measure_on_ray(model:object, texts:object, tokens:str, layers:object, hub:b
     if column is None or ids is None:
         raise ValueError("`column` and `ids` must name the columns of the dataset with the points or texts, and with "
                          "the numbers of its rows, from 0")
-    if texts is None: name, found = "points", measure_dataset(model, column, ids)
-    else:
-        name = model if isinstance(model, str) else model_label(model[0])
-        found = measure_texts(model, texts, column, ids, tokens, layers, hub)
-    return Isotropy(f"{column} of a Ray dataset", tokens, {name: found}, environment())
+    source = f"{column} of a Ray dataset"
+    if texts is None: return Isotropy(source, "all", dict(points=measure_dataset(model, column, ids)), environment())
+    if not isinstance(model, str): raise ValueError("`model` must be a name on Ray: every machine loads it by itself")
+    found = measure_texts(model, texts, column, ids, tokens, layers, hub)
+    return Isotropy(source, tokens, {model: found}, environment())
 
 
 def measure(
