@@ -602,6 +602,20 @@ def test_shards_in_another_order_a_stream_and_a_store_have_the_same_digits(tmp_p
         assert [*measure(points, **options).measures.values()] == [alone], points
 
 
+def test_weights_of_another_dtype_give_nearly_the_same_and_are_for_models_by_name():
+    "States of bfloat16 are summed in float32."
+    found = {}
+    for dtype in ("float32", "bfloat16"):
+        torch.manual_seed(0)
+        found[dtype] = measure("tiny-bert", sentences(60), dtype=dtype).measures["tiny-bert"]["2"]
+    assert found["bfloat16"]["isoscore"] == pytest.approx(found["float32"]["isoscore"], rel=0.02)
+    assert found["bfloat16"]["isoscore"] != found["float32"]["isoscore"]
+    with pytest.raises(ValueError, match="`dtype` must be"): measure("tiny-bert", sentences(9), dtype="float8")
+    with pytest.raises(ValueError, match="`dtype` is for a model by name"):
+        measure(tuple(load_encoder("tiny-bert")), sentences(9), dtype="bfloat16")
+    with pytest.raises(ValueError, match="`dtype` is for a model, and"): measure(torch.randn(9, 4), dtype="bfloat16")
+
+
 @pytest.fixture
 def single_thread():
     "This process computes with one thread, as those that share its work do."
