@@ -6,10 +6,7 @@ import time
 from contextlib import contextmanager, suppress
 
 import psutil
-import pyarrow as pa
-import pyarrow.parquet as parquet
 import pytest
-import torch
 
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")              # a cluster of this machine alone
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -18,7 +15,6 @@ for name in ("gcs_server_port_wait_time_s", "worker_register_timeout_seconds"):
 ray = pytest.importorskip("ray")
 from ray.cluster_utils import Cluster
 
-import istar_nb as inb
 from istar_nb.sweeps import executors
 from istar_nb.training.records import iterate_records
 from istar_nb.sweeps.grids import grid
@@ -150,29 +146,3 @@ def test_runs_of_two_processes_get_two_gpus_each(tmp_path, alone, monkeypatch):
     [record] = sweep(configs[:1], executor="ray", processes_per_run=2, data_dir=data, root=tmp_path/"ray",
                      checkpoints=tmp_path/"checkpoints", progress=False)
     assert record.status == "done" and record.environment["processes"] == 2, record.error
-
-
-# Measuring -----------------------------------------------------------------------------------------------------------
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")    # of Ray itself
-def test_vectors_measured_on_two_nodes_have_the_digits_of_one_process(tmp_path, cluster):
-    "Blocks in another order, and the node with half of them is lost while they are measured: nothing is counted twice."
-    rows = torch.randn(40_000, 16, generator=torch.Generator().manual_seed(0))*torch.linspace(2, 0.3, 16) + 1
-    alone = inb.measure(rows).measures["points"]
-    names = torch.arange(40_000).split(3000)
-    for i, part in zip(torch.randperm(len(names), generator=torch.Generator().manual_seed(1)).tolist(), names):
-        table = pa.table(dict(number=part.numpy(), vector=list(rows[part].numpy())))
-        parquet.write_table(table, tmp_path/f"{i:02}.parquet")
-    def slowly(batch):
-        "Rows as they are, so late that a node is lost on the way."
-        time.sleep(0.3)
-        return batch
-    data = ray.data.read_parquet(str(tmp_path), override_num_blocks=len(names)).map_batches(slowly, batch_size=None)
-    def lose():
-        time.sleep(2)
-        cluster.remove_node(cluster.other, allow_graceful=False)
-    thread = threading.Thread(target=lose, daemon=True)
-    thread.start()
-    found = inb.measure(data, column="vector", ids="number").measures
-    thread.join()
-    assert found["points"] == alone and alone["points"]["count"] == 40_000
