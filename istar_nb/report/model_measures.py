@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..base.checks import check_number
 from ..base.covariance import check_zeta, shrink
 from ..geometry.dimension import two_nn_with_error
 from ..text.features import Numbering, pool_batches, text_pools
@@ -479,6 +480,8 @@ def measure_models(
     from accelerate import PartialState
     models, layers = [str(m) if isinstance(m, Path) else m for m in models], layer_numbers(layers)
     zeta = check_reference(zeta, reference)
+    for name, value in dict(batch_tokens=batch_tokens, max_length=max_length).items():
+        check_number(name, value, "[1, inf)", whole=True)
     with waiting("loading the model" + "s"*(len(models) > 1), progress):
         encoders = [find_encoder(m, hub, **loading) for m in models]
     names = [m if isinstance(m, str) else model_label(encoder.model) for m, encoder in zip(models, encoders)]
