@@ -40,7 +40,8 @@ def _text_files(text:Path)->list[Path]:
     if files: return files
     from istar_nb.text.frames import file_format
     if any(file_format(path) for path in text.rglob("*")):
-        raise ValueError(f"--text {text} is a folder of tables: say with --column which column to measure")
+        raise ValueError(f"--text {text} is a folder of tables: say with --column which of texts to measure, or name "
+                         f"those of points, such as '{text}/*.parquet'")
     raise ValueError(f"--text {text} is a folder that has no .txt files and no tables")
 
 
