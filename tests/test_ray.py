@@ -6,7 +6,10 @@ import time
 from contextlib import contextmanager, suppress
 
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
+import torch
 
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")              # a cluster of this machine alone
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -15,6 +18,7 @@ for name in ("gcs_server_port_wait_time_s", "worker_register_timeout_seconds"):
 ray = pytest.importorskip("ray")
 from ray.cluster_utils import Cluster
 
+import istar_nb as inb
 from istar_nb.sweeps import executors
 from istar_nb.training.records import iterate_records
 from istar_nb.sweeps.grids import grid
@@ -87,6 +91,19 @@ def test_names_are_those_of_the_folder_where_the_sweep_started(tmp_path, cluster
     assert [r.same for r in on_ray] == [r.same for r in here]
     assert {path.name for path in tmp_path.iterdir()} <= {"tiny", "train.csv", "validation.csv", "on_ray", "here",
                                                           "checkpoints"}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")    # of Ray itself
+def test_vectors_measured_on_two_nodes_have_the_digits_of_one_process(tmp_path, cluster):
+    "Files whose names are not in the order of their rows."
+    rows = torch.randn(20_000, 16, generator=torch.Generator().manual_seed(0))*torch.linspace(2, 0.3, 16) + 1
+    names = torch.arange(20_000).split(3000)
+    for i, part in zip(torch.randperm(len(names), generator=torch.Generator().manual_seed(1)).tolist(), names):
+        table = pa.table(dict(number=part.numpy(), vector=list(rows[part].numpy())))
+        parquet.write_table(table, tmp_path/f"{i:02}.parquet")
+    data = ray.data.read_parquet(str(tmp_path), override_num_blocks=len(names))
+    found = inb.measure(data, column="vector", ids="number", progress=False).measures
+    assert found["points"] == inb.measure(rows, processes=1, progress=False).measures["points"]
 
 
 def test_a_node_is_lost_and_no_run(tmp_path, cluster):
