@@ -249,9 +249,10 @@ class Total:
 
     def halves(self)->Halves:
         "All of it, as if it had come in order."
-        order = self.places.argsort(stable=True)
-        points, keys = self.points[order.to(self.points.device)], self.keys[order]
-        if self.whole: return no_halves(points.device)._replace(points=points, keys=keys)
+        order, device = self.places.argsort(stable=True), self.points.device
+        where = device if has_float64(device) else "cpu"    # of the sums
+        points, keys = self.points[order.to(device)].to(where), self.keys[order]
+        if self.whole: return no_halves(where)._replace(points=points, keys=keys)
         return Halves(_about_mean_(self.sums.sum(0), self.origin), points, keys)
 
     def _check_dimensions(self, d:int)->None:
