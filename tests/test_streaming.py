@@ -12,7 +12,7 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 import torch.distributed as dist
-from datasets import load_dataset
+from datasets import Dataset, Features, Sequence, Value, load_dataset
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 from torchmetrics import MetricCollection
@@ -594,12 +594,17 @@ def test_shards_in_another_order_a_stream_and_a_store_have_the_same_digits(tmp_p
             table = pa.table(dict(number=rows, vector=list(x[rows.start:rows.stop].numpy())))
             parquet.write_table(table, tmp_path/name/f"{i}.parquet")
     fsspec.filesystem("memory").put(str(tmp_path/"ordered"), "/shards", recursive=True)
-    stream = load_dataset("parquet", data_files=f"{tmp_path}/mixed/*.parquet", split="train", streaming=True)
+    files = dict(data_files=f"{tmp_path}/mixed/*.parquet", split="train", cache_dir=str(tmp_path/"cache"))
+    stream, table = (load_dataset("parquet", streaming=streaming, **files) for streaming in (True, False))
     alone, numbered = measure(x).measures["points"], dict(column="vector", ids="number")
     for points, options in ((tmp_path/"ordered", {}), (tmp_path/"mixed", numbered), (stream, numbered),
-                            (tmp_path/"mixed", dict(numbered, processes=2)), (iter(x.split(777)), {}),
-                            ("memory://shards/*.parquet", {})):
+                            (table, numbered), (tmp_path/"mixed", dict(numbered, processes=2)),
+                            (iter(x.split(777)), {}), ("memory://shards/*.parquet", {})):
         assert [*measure(points, **options).measures.values()] == [alone], points
+    far = (x[:500].double() + 1e7)    # which float32 cannot tell apart
+    lists = Dataset.from_dict(dict(vector=far.tolist()), features=Features(dict(vector=Sequence(Value("float64")))))
+    assert measure(lists, column="vector").measures["points"] == measure(far).measures["points"]
+    with pytest.raises(ValueError, match="memory://nothing.npy is not there"): measure("memory://nothing.npy")
 
 
 def test_weights_of_another_dtype_give_nearly_the_same_and_are_for_models_by_name():

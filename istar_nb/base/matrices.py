@@ -201,8 +201,8 @@ def matrix_files(
     fs, path = open_root(source)
     if "*" in path: found = fs.glob(path)
     elif fs.isdir(path): found = [file for file in fs.find(path) if Path(file).suffix.lower() in _readers]
-    else: found = [path]
-    if not found: raise ValueError(f"{source} has no file that ends in {', '.join(_readers)}")
+    else: found = [path]*fs.exists(path)
+    if not found: raise ValueError(f"{source} is not there, or has no file that ends in {', '.join(_readers)}")
     local = "://" not in str(source)
     return sorted(file if local else fs.unstrip_protocol(file) for file in found)
 
@@ -232,8 +232,9 @@ def _parts_of_stream(source:Iterable, column:str|None, ids:str|None)->Iterator[t
         yield from ((as_points(part, "points", min_points=0), None) for part in source)
         return
     if column is None: raise ValueError("`column` must name the column of the dataset that holds the points")
+    dtype = np.float64 if "float64" in str(source.features and source.features.get(column)) else np.float32
     for batch in source.iter(8192):
-        points = as_points(np.asarray(batch[column], dtype=np.float32), column, min_points=0)
+        points = as_points(np.asarray(batch[column], dtype=dtype), column, min_points=0)
         yield points, None if ids is None else np.asarray(batch[ids])
 
 # %% ../../nbs/base/11_matrices.ipynb #e1f9e90c

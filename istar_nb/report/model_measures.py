@@ -532,7 +532,8 @@ def _read_points(
 )->object:
     "What is wanted of the measurement of a matrix on disk or in memory, when all of it is read."
     if isinstance(points, (str, Path)): name = str(points)
-    elif not isinstance(points, Iterable) or hasattr(points, "shape"): points = as_points(points, name)
+    elif not isinstance(points, Iterable) or hasattr(points, "shape") and not hasattr(points, "features"):
+        points = as_points(points, name)
     ids = None if sentences is None else sentence_numbers(sentences).unique(return_inverse=True)[1].numpy()
     units = matrix_units(points, rows_of_unit, **columns)
     first = next(units, None)

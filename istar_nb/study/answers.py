@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from .claims import in_updates, one, points, select, setting, strength
 from ..report.figures import signed
+from ..report.reports import markdown_table
 from .istar_claims import luck, table1_gain, table1_paper, table1_tasks, table2_strengths
 from .other_claims import control, plain, stage_one, with_layer
 from .verdicts import Claim, unchanged
@@ -146,7 +147,7 @@ def basis_table(
                 f"{c.dose:.2g}" if c.dose == c.dose else "", f"×{c.iota:.2g}" if c.iota == c.iota else "", dead,
                 str(c.found.seeds), points(c)]
     rows = [cells(i, c) for i, answer in enumerate(found, 1) for c in answer.claims]
-    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"]*len(head), *rows))
+    return markdown_table(head, rows)
 
 # %% ../../nbs/study/08_answers.ipynb #55f53a32
 _single = ("dose", "pulled", "real tokens", "padding counted", "arm", "paper's λ")

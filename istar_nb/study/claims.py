@@ -18,6 +18,7 @@ from .control_claims import (at_papers_strength, declared, declared_arms, early,
                                           without_function)
 from .evidence import Evidence, opened
 from ..report.figures import method_color, new_axes, signed, style
+from ..report.reports import markdown_table
 from .figure_claims import (istar_figure2, istar_figure3, istar_figure4, istar_figure5, istar_figure6,
                                           istar_figure7, istar_figure8)
 from .istar_claims import istar_table1, istar_table2
@@ -219,8 +220,7 @@ def claims_table(
     if linked: head, rows = ["page", *head], [[f"[{c.where}]({c.page}.ipynb)", *row] for c, row in zip(claims, rows)]
     seen = {c.word for c in claims}
     said = "; ".join(f"*{word}*: {meaning}" for word, meaning in meanings.items() if word in seen)
-    lines = ["| " + " | ".join(cells) + " |" for cells in (head, ["---"]*len(head), *rows)]
-    return "\n".join([*lines, "", f"Verdicts: {said}."])
+    return f"{markdown_table(head, rows)}\n\nVerdicts: {said}."
 
 # %% ../../nbs/study/07_claims.ipynb #0c0ffeeb
 def folded(
