@@ -165,10 +165,15 @@ def class_variances(
         each = mask, rows.x*mask[:, None], rows.x.square().sum(1)*mask
         n, s, b = map(rows.by_sentence, each)
         return torch.stack([_half_distances(total, n, s, b), over_distinct(total, n, n)])
+    everyone = torch.ones_like(masks[0])
     def parts(total):
-        inside = sum(pairs(total, mask) for mask in masks)
-        other = pairs(total, torch.ones_like(masks[0])) - inside
-        within = inside[0]/inside[1]
+        own, every = torch.stack([pairs(total, mask) for mask in masks], 1), pairs(total, everyone)
+        inside, other = own.sum(1), every - own.sum(1)
+        counts = map(rows.by_sentence, masks)
+        across = torch.stack([over_distinct(total, n, rows.by_sentence(everyone)) for n in counts]) - own[1]
+        # a class of one sentence has no variance of its own
+        variances = torch.where(own[1] > 0, own[0]/own[1].clamp(min=1), inside[0]/inside[1])
+        within = (across*variances).sum(0)/across.sum(0)
         return dict(between=(other[0]/other[1] - within)*rows.scale**2, within=within*rows.scale**2,
                     share=1 - within*other[1]/other[0])
     return {name: estimate(lambda total, name=name: parts(total)[name]) for name in ("between", "within", "share")}

@@ -83,7 +83,7 @@ class Isotropy:
         columns, rows = measure_table(layers, _main_measures, decimals=3)
         notes = "\n\n".join(filter(None, [markdown_table(columns, rows), gaps(layers), error_note(layers)]))
         last = list(layers.values())[-1]    # all layers as one cloud, where there are several
-        return model_card(model, f"{self.source}, tokens: {self.tokens}", notes,
+        return model_card(model, self.source, notes,
                           {name: last[name] for name in _main_measures if last.get(name) is not None})
 
     def compare(self,
