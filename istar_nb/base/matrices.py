@@ -20,7 +20,8 @@ from torch import Tensor
 from .files import local_path, open_root
 from .points import as_points, from_numpy
 
-if TYPE_CHECKING: import pyarrow as pa
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # %% ../../nbs/base/11_matrices.ipynb #63fefb5c
 def _check_matrix(x:np.ndarray, path:Path)->None:
@@ -36,8 +37,10 @@ def _check_matrix(x:np.ndarray, path:Path)->None:
 
 
 def _npy_array(path:Path)->np.ndarray: # a memory map
-    try: x = np.load(path, mmap_mode="r", allow_pickle=False)    # a map to be written to needs memory for all of it
-    except (EOFError, ValueError) as e: raise ValueError(f"{path} is no NumPy file of numbers: {e}") from e
+    try:
+        x = np.load(path, mmap_mode="r", allow_pickle=False)    # a map to be written to needs memory for all of it
+    except (EOFError, ValueError) as e:
+        raise ValueError(f"{path} is no NumPy file of numbers: {e}") from e
     if not isinstance(x, np.ndarray):
         raise ValueError(f"{path} is an archive of arrays ({', '.join(x)}): save one of them with numpy.save")
     _check_matrix(x, path)
@@ -50,13 +53,16 @@ def _npy_rows(path:Path, start:int, stop:int)->Tensor:
 
 
 def _npy_parts(path:Path, rows:int)->Iterator[Tensor]:
-    for start in range(0, len(_npy_array(path)), rows): yield _npy_rows(path, start, start + rows)
+    for start in range(0, len(_npy_array(path)), rows):
+        yield _npy_rows(path, start, start + rows)
 
 # %% ../../nbs/base/11_matrices.ipynb #6118d7e5
 def _safetensors_parts(path:Path, rows:int)->Iterator[Tensor]:
     from safetensors import SafetensorError, safe_open
-    try: opened = safe_open(path, "pt")
-    except SafetensorError as e: raise ValueError(f"{path} is no safetensors file: {e}") from e
+    try:
+        opened = safe_open(path, "pt")
+    except SafetensorError as e:
+        raise ValueError(f"{path} is no safetensors file: {e}") from e
     with opened as f:
         shapes = {k: f.get_slice(k).get_shape() for k in f.keys()}
         names = [k for k, shape in shapes.items() if len(shape) == 2]
@@ -64,7 +70,8 @@ def _safetensors_parts(path:Path, rows:int)->Iterator[Tensor]:
             held = ", ".join(f"{k} {tuple(shape)}" for k, shape in islice(shapes.items(), 4))
             raise ValueError(f"{path} holds {len(names)} matrices, and one (n, d) is wanted; it has {held or 'nothing'}"
                              + ", …"*(len(shapes) > 4))
-        for start in range(0, (part := f.get_slice(names[0])).get_shape()[0], rows): yield part[start:start+rows]
+        for start in range(0, (part := f.get_slice(names[0])).get_shape()[0], rows):
+            yield part[start:start+rows]
 
 # %% ../../nbs/base/11_matrices.ipynb #139f28c4
 def _point_columns(
@@ -81,8 +88,10 @@ def _point_columns(
             raise ValueError(f"{path} has no column {name!r}; it has {', '.join(schema.names)}")
     fields = [field for field in schema if field.name not in (*index, ids) and column in (None, field.name)]
     lists = [f.name for f in fields if isinstance(f.type, (pa.ListType, pa.LargeListType, pa.FixedSizeListType))]
-    if len(lists) > 1: raise ValueError(f"{path} has {len(lists)} columns of lists, and one is wanted")
-    if lists: return lists, True
+    if len(lists) > 1:
+        raise ValueError(f"{path} has {len(lists)} columns of lists, and one is wanted")
+    if lists:
+        return lists, True
     numbers = [field.name for field in fields if pa.types.is_floating(field.type)]
     others = ", ".join(repr(field.name) for field in fields if field.name not in numbers)
     if others or not numbers:
@@ -92,7 +101,8 @@ def _point_columns(
 
 # %% ../../nbs/base/11_matrices.ipynb #d670c44b
 def _parquet_parts(path:Path, rows:int, column:str|None=None, ids:str|None=None, file=None)->Iterator[Tensor]:
-    for part, _ in _numbered_parts(path, rows, column, ids, file): yield part
+    for part, _ in _numbered_parts(path, rows, column, ids, file):
+        yield part
 
 
 def _numbered_parts(
@@ -104,8 +114,10 @@ def _numbered_parts(
 )->Iterator[tuple[Tensor,np.ndarray|None]]:
     "Points of a Parquet file, and the numbers of their rows."
     import pyarrow.parquet as parquet
-    try: file = parquet.ParquetFile(path if file is None else file)
-    except (ValueError, OSError) as e: raise ValueError(f"{path} is no Parquet file: {e}") from e
+    try:
+        file = parquet.ParquetFile(path if file is None else file)
+    except (ValueError, OSError) as e:
+        raise ValueError(f"{path} is no Parquet file: {e}") from e
     names, lists = _point_columns(path, file.schema_arrow, column, ids)
     for batch in file.iter_batches(rows, columns=[*names, *filter(None, [ids])]):
         found = {name: batch.column(name).to_numpy(zero_copy_only=False) for name in batch.schema.names}
@@ -122,7 +134,8 @@ def row_keys(
     path:str|Path, # a file that `matrix_parts` reads
 )->dict[str,list]: # column -> its cells, all different; empty unless it is a Parquet file
     "The columns beside the points that tell rows apart: whole numbers or words."
-    if (path := local_path(path)).suffix.lower() != ".parquet": return {}
+    if (path := local_path(path)).suffix.lower() != ".parquet":
+        return {}
     import pyarrow as pa
     import pyarrow.parquet as parquet
     kinds = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string)
@@ -143,7 +156,8 @@ def matrix_parts(
 )->Iterator[Tensor]: # (≤ rows, d) each
     "The rows of a file of embeddings."
     path = local_path(path)
-    if not path.is_file(): raise ValueError(f"{path} is no file")
+    if not path.is_file():
+        raise ValueError(f"{path} is no file")
     if (ending := path.suffix.lower()) not in _readers:
         raise ValueError(f"{path} {_others.get(ending, 'must end in .npy, .safetensors or .parquet')}")
     return _readers[ending](path, rows)
@@ -163,10 +177,12 @@ class Units:
             yield from self.take(part[torch.from_numpy(order)], numbers[order])
             return
         for rows, ids in zip(part.tensor_split(torch.from_numpy(cuts)), np.split(numbers, cuts)):
-            if not len(ids): continue
+            if not len(ids):
+                continue
             held = self.pieces.setdefault(int(ids[0])//self.rows, [])
             held.append((rows, ids))
-            if sum(len(ids) for _, ids in held) >= self.rows: yield self._whole(int(ids[0])//self.rows)
+            if sum(len(ids) for _, ids in held) >= self.rows:
+                yield self._whole(int(ids[0])//self.rows)
         waiting = sum(len(ids) for held in self.pieces.values() for _, ids in held)
         if waiting > 256*self.rows:
             raise ValueError("the numbers of the rows must be 0, 1, 2, … with none left out, and those near each other "
@@ -175,11 +191,13 @@ class Units:
     def join(self, other:"Units")->Iterator[tuple[int,Tensor]]:
         "Take in the parts that wait in another one; as of `take`."
         for held in other.pieces.values():
-            for part, numbers in held: yield from self.take(part, numbers)
+            for part, numbers in held:
+                yield from self.take(part, numbers)
 
     def rest(self)->Iterator[tuple[int,Tensor]]:
         "The units that are not complete, in order."
-        for unit in sorted(self.pieces): yield self._whole(unit)
+        for unit in sorted(self.pieces):
+            yield self._whole(unit)
 
     def _whole(self, unit:int)->tuple[int,Tensor]:
         "A unit, with its first row, in the order of its rows; it is forgotten."
@@ -197,12 +215,17 @@ def matrix_files(
     source:str|Path, # a file, folder, pattern with `*`, or URL
 )->list[str]:        # paths, or URLs; in the order of their names
     "The files that hold points."
-    if not any(mark in str(source) for mark in ("://", "*")) and not local_path(source).is_dir(): return [str(source)]
+    if not any(mark in str(source) for mark in ("://", "*")) and not local_path(source).is_dir():
+        return [str(source)]
     fs, path = open_root(source)
-    if "*" in path: found = fs.glob(path)
-    elif fs.isdir(path): found = [file for file in fs.find(path) if Path(file).suffix.lower() in _readers]
-    else: found = [path]*fs.exists(path)
-    if not found: raise ValueError(f"{source} is not there, or has no file that ends in {', '.join(_readers)}")
+    if "*" in path:
+        found = fs.glob(path)
+    elif fs.isdir(path):
+        found = [file for file in fs.find(path) if Path(file).suffix.lower() in _readers]
+    else:
+        found = [path]*fs.exists(path)
+    if not found:
+        raise ValueError(f"{source} is not there, or has no file that ends in {', '.join(_readers)}")
     local = "://" not in str(source)
     return sorted(file if local else fs.unstrip_protocol(file) for file in found)
 
@@ -210,20 +233,25 @@ def matrix_files(
 def _parts_of(file:str, rows:int, column:str|None, ids:str|None)->Iterator[tuple[Tensor,np.ndarray|None]]:
     "The points of a file here or elsewhere, and the numbers of their rows; what is no Parquet is copied here first."
     ending = Path(file).suffix.lower()
-    if ids and ending != ".parquet": raise ValueError(f"{file} has no columns, and `ids` names one")
+    if ids and ending != ".parquet":
+        raise ValueError(f"{file} has no columns, and `ids` names one")
     if "://" not in file:
         if ending == ".parquet" and local_path(file).is_file():
             yield from _numbered_parts(local_path(file), rows, column, ids)
-        else: yield from ((part, None) for part in matrix_parts(file, rows))
+        else:
+            yield from ((part, None) for part in matrix_parts(file, rows))
         return
     fs, path = open_root(file)
     if ending == ".parquet":
-        with fs.open(path) as opened: yield from _numbered_parts(file, rows, column, ids, opened)
+        with fs.open(path) as opened:
+            yield from _numbered_parts(file, rows, column, ids, opened)
         return
     with tempfile.TemporaryDirectory() as folder:
         fs.get_file(path, copied := f"{folder}/{Path(file).name}")
-        try: yield from ((part, None) for part in matrix_parts(copied, rows))
-        except ValueError as e: raise ValueError(str(e).replace(copied, file)) from e
+        try:
+            yield from ((part, None) for part in matrix_parts(copied, rows))
+        except ValueError as e:
+            raise ValueError(str(e).replace(copied, file)) from e
 
 
 def _parts_of_stream(source:Iterable, column:str|None, ids:str|None)->Iterator[tuple[Tensor,np.ndarray|None]]:
@@ -231,7 +259,8 @@ def _parts_of_stream(source:Iterable, column:str|None, ids:str|None)->Iterator[t
     if not hasattr(source, "features"):
         yield from ((as_points(part, "points", min_points=0), None) for part in source)
         return
-    if column is None: raise ValueError("`column` must name the column of the dataset that holds the points")
+    if column is None:
+        raise ValueError("`column` must name the column of the dataset that holds the points")
     dtype = np.float64 if "float64" in str(source.features and source.features.get(column)) else np.float32
     for batch in source.iter(8192):
         points = as_points(np.asarray(batch[column], dtype=dtype), column, min_points=0)
@@ -245,7 +274,8 @@ def _npy_pieces(pieces:list[tuple[str,int,int]])->Tensor: # files, each with its
 def _npy_units(files:list[str], rows:int)->Iterator[list[tuple[str,int,int]]]: # `_npy_pieces` of units
     "Which rows of which files make the units; an error if the files have several dimensions."
     shapes = [_npy_array(local_path(file)).shape for file in files]
-    for file, (_, d) in zip(files, shapes): _check_same(file, d, files[0], shapes[0][1])
+    for file, (_, d) in zip(files, shapes):
+        _check_same(file, d, files[0], shapes[0][1])
     pieces, room = [], rows
     for file, (n, _) in zip(files, shapes):
         start = 0
@@ -256,11 +286,13 @@ def _npy_units(files:list[str], rows:int)->Iterator[list[tuple[str,int,int]]]: #
             if room == 0:
                 yield pieces
                 pieces, room = [], rows
-    if pieces: yield pieces
+    if pieces:
+        yield pieces
 
 
 def _check_same(file:str, d:int, first:str, wanted:int)->None:
-    if d != wanted: raise ValueError(f"{file} has {d} dimensions, and {first} has {wanted}")
+    if d != wanted:
+        raise ValueError(f"{file} has {d} dimensions, and {first} has {wanted}")
 
 
 def _itself(part:Tensor)->Tensor: return part
@@ -274,20 +306,28 @@ def matrix_units(
 )->Iterator[tuple[int,Callable[[],Tensor]]]: # first row, and a function that reads a unit, here or in another process
     "Points in parts of one size, read when they are needed where that is possible."
     if isinstance(points, Tensor):
-        for i, part in enumerate(points.split(rows)): yield i*rows, partial(_itself, part.clone())    # alone, if sent
+        for i, part in enumerate(points.split(rows)):
+            yield i*rows, partial(_itself, part.clone())    # alone, if sent
         return
     files = matrix_files(points) if isinstance(points, (str, Path)) else None
     if files and all(f.lower().endswith(".npy") and "://" not in f and local_path(f).is_file() for f in files):
-        if ids: raise ValueError(f"{files[0]} has no columns, and `ids` names one")
-        for i, pieces in enumerate(_npy_units(files, rows)): yield i*rows, partial(_npy_pieces, pieces)
+        if ids:
+            raise ValueError(f"{files[0]} has no columns, and `ids` names one")
+        for i, pieces in enumerate(_npy_units(files, rows)):
+            yield i*rows, partial(_npy_pieces, pieces)
         return
     units, read, first = Units(rows), 0, None
-    if files is None: named = (("points", part) for part in _parts_of_stream(points, column, ids))
-    else: named = ((file, part) for file in files for part in _parts_of(file, rows, column, ids))
+    if files is None:
+        named = (("points", part) for part in _parts_of_stream(points, column, ids))
+    else:
+        named = ((file, part) for file in files for part in _parts_of(file, rows, column, ids))
     for file, (part, numbers) in named:
         first = first or (file, part.shape[1])
         _check_same(file, part.shape[1], *first)
-        if numbers is None: numbers = np.arange(read, read + len(part))
+        if numbers is None:
+            numbers = np.arange(read, read + len(part))
         read += len(part)
-        for start, unit in units.take(part, numbers.astype(np.int64)): yield start, partial(_itself, unit)
-    for start, unit in units.rest(): yield start, partial(_itself, unit)
+        for start, unit in units.take(part, numbers.astype(np.int64)):
+            yield start, partial(_itself, unit)
+    for start, unit in units.rest():
+        yield start, partial(_itself, unit)

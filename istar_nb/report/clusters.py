@@ -44,7 +44,8 @@ class Rows:
         return self._measure(self.units.rest()).measured.summary_or_reason()
 
     def _measure(self, units)->"Rows":
-        for start, part in units: self.measured.update(part, None, None, start)
+        for start, part in units:
+            self.measured.update(part, None, None, start)
         return self
 
 # %% ../../nbs/report/03_clusters.ipynb #3d4c1411
@@ -93,7 +94,8 @@ class TextVectors:
     def __call__(self, batch:dict[str,np.ndarray])->dict[str,np.ndarray]:
         inputs = self.encoder.tokenizer(batch[self.column].tolist(), padding=True, truncation=True,
                                         max_length=self.max_length, return_tensors="pt").to(self.device)
-        with torch.no_grad(): states = hidden_states(self.encoder.model, dict(inputs), self.layers)
+        with torch.no_grad():
+            states = hidden_states(self.encoder.model, dict(inputs), self.layers)
         mask = states.mask.bool()
         return {self.ids: batch[self.ids]} | {str(l): as_texts(states.layers[l], mask, self.tokens, states.causal)
                                               .cpu().numpy() for l in states.choose(self.layers)}

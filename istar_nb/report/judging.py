@@ -32,7 +32,8 @@ from .statistics import (as_typed, check_columns, crossed_interval, holm, most_l
                                         paired_differences, random_signs, rows_measured, seeds_needed, sign_flip_test,
                                         spread, student_interval)
 
-if TYPE_CHECKING: import pandas as pd
+if TYPE_CHECKING:
+    import pandas as pd
 
 # %% ../../nbs/report/10_judging.ipynb #9d00e006
 _apart = ("method", "seed", "task", "model", "train", "validation", "text", "text2", "label",    # what a run is about
@@ -47,8 +48,10 @@ def _own(method:str)->dict[str,str]: # option -> value as it is typed
 
 def _told(method:str, option:str, value)->str: # as it is typed; empty where the name of the method says it
     "What the name of an arm says of an option."
-    if value is None or isinstance(value, float) and math.isnan(value): return ""
-    if option == "lam": return as_typed(value)*(not is_known(method) or has_penalty(method))
+    if value is None or isinstance(value, float) and math.isnan(value):
+        return ""
+    if option == "lam":
+        return as_typed(value)*(not is_known(method) or has_penalty(method))
     return as_typed(value)*(as_typed(value) != _own(method)[option])
 
 
@@ -56,7 +59,8 @@ def _arms_of(
     frame:"pd.DataFrame", # a run a row, with `arm`, or with the options of `RunConfig`
 )->"pd.Series":           # of words
     "What every run is called: its arm, or its method and the options that vary."
-    if "arm" in frame: return frame.arm.map(as_typed)
+    if "arm" in frame:
+        return frame.arm.map(as_typed)
     options = [name for name in defaults if name in frame and name not in _apart]
     told = {name: list(map(_told, frame.method, [name]*len(frame), frame[name])) for name in options}
     varied = {name: words for name, words in told.items() if len(set(words)) > 1}
@@ -77,23 +81,28 @@ def read_runs(
 )->"pd.DataFrame":                # a run a row, with `arm`, `seed`, `task` and `measured on`
     "Runs as a table, or an error that says what it lacks."
     import pandas as pd
-    if is_results(runs): runs = read_results(runs)
-    elif is_table(runs): runs = pd.DataFrame(read_splits(local_path(runs), ["arm"])["train"])
+    if is_results(runs):
+        runs = read_results(runs)
+    elif is_table(runs):
+        runs = pd.DataFrame(read_splits(local_path(runs), ["arm"])["train"])
     elif not isinstance(runs, pd.DataFrame):
         from istar_nb.sweeps.grids import load_records
         runs = load_records(runs)
-    if runs.empty: raise ValueError("`runs` has no runs")
+    if runs.empty:
+        raise ValueError("`runs` has no runs")
     by = "arm" if "arm" in runs or "method" not in runs else "method"
     check_columns(runs, [by, "seed"], "runs")
     for name, words in ((by, f"{'an' if by == 'arm' else 'a'} {by}"), ("seed", "a seed")):
-        if runs[name].isna().any(): raise ValueError(f"`runs` has a run without {words}")
+        if runs[name].isna().any():
+            raise ValueError(f"`runs` has a run without {words}")
     runs = runs.assign(arm=_arms_of(runs), task=runs.task.fillna("") if "task" in runs else "",
                        **{"measured on": rows_measured(runs)})
     if "train" in runs:    # a file of one's own is the task
         runs = runs.assign(task=[os.path.normpath(file) if isinstance(file, str) else task
                                  for file, task in zip(runs.train, runs.task)])
     keys = [name for name in ("arm", "task", "model", "measured on", "seed") if name in runs]
-    if (twice := runs[runs.duplicated(keys)]).empty: return runs
+    if (twice := runs[runs.duplicated(keys)]).empty:
+        return runs
     arm, seed = twice[["arm", "seed"]].iloc[0]
     raise ValueError(f"`runs` has several runs of the arm {arm!r} with seed {seed}: a column `arm` tells them apart")
 
@@ -106,8 +115,10 @@ def _numbers(
 )->"pd.Series":           # of floats
     "A column that is compared; an error for a cell that is no number, and not called missing."
     def number(row, cell):
-        if cell is None or isinstance(cell, str) and cell.strip().lower() in _missing: return float("nan")
-        try: return float(cell)
+        if cell is None or isinstance(cell, str) and cell.strip().lower() in _missing:
+            return float("nan")
+        try:
+            return float(cell)
         except (ValueError, TypeError):
             raise ValueError(f"`runs`: column {name!r} is {cell!r:.60} in row {row} (counted from 0), and numbers are "
                              "wanted") from None
@@ -125,10 +136,14 @@ class Contrast:
     primary: bool = False       # whether it was declared before the runs, and is tested
 
     def __post_init__(self):
-        for name in ("run", "against", "value"): check_type(name, getattr(self, name), str)
-        for name in ("ratio", "primary"): check_type(name, getattr(self, name), bool)
-        if self.run == self.against: raise ValueError(f"`run` and `against` are both {self.run!r}")
-        if self.margin is not None: check_number("margin", self.margin, "(1, inf)" if self.ratio else "(0, inf)")
+        for name in ("run", "against", "value"):
+            check_type(name, getattr(self, name), str)
+        for name in ("ratio", "primary"):
+            check_type(name, getattr(self, name), bool)
+        if self.run == self.against:
+            raise ValueError(f"`run` and `against` are both {self.run!r}")
+        if self.margin is not None:
+            check_number("margin", self.margin, "(1, inf)" if self.ratio else "(0, inf)")
 
     @property
     def title(self)->str: return f"{self.run} {'÷' if self.ratio else '−'} {self.against}"
@@ -139,12 +154,14 @@ def read_contrasts(
 )->list[Contrast]:
     "Contrasts, or an error that names what is wrong with one."
     from istar_nb.sweeps.grids import as_flag, read_yaml
-    if isinstance(contrasts, (str, Path)): contrasts = read_yaml(local_path(contrasts), ("run", "against", "value"))
+    if isinstance(contrasts, (str, Path)):
+        contrasts = read_yaml(local_path(contrasts), ("run", "against", "value"))
     if not isinstance(contrasts, (list, tuple)) or not contrasts:
         raise ValueError("`contrasts` must be a list of contrasts, each with `run` and `against`")
     known, found = list(Contrast.__dataclass_fields__), []
     for each in contrasts:
-        if not isinstance(each, (Contrast, Mapping)): raise ValueError(f"`contrasts` has {each!r}, no contrast")
+        if not isinstance(each, (Contrast, Mapping)):
+            raise ValueError(f"`contrasts` has {each!r}, no contrast")
         values = each if isinstance(each, Mapping) else vars(each)
         if odd := [name for name in values if name not in known]:
             raise ValueError(f"`contrasts` has an unknown key {odd[0]!r}{near(str(odd[0]), known)}: it takes "
@@ -156,7 +173,8 @@ def read_contrasts(
         found.append(Contrast(**{**values, **words, **flags}))
     asked = [({c.run, c.against}, c.value, c.ratio) for c in found]
     for c, question in zip(found, asked):    # a reverse is the same test
-        if asked.count(question) > 1: raise ValueError(f"`contrasts` has {c.title} of {c.value} twice: leave one out")
+        if asked.count(question) > 1:
+            raise ValueError(f"`contrasts` has {c.title} of {c.value} twice: leave one out")
     return found
 
 # %% ../../nbs/report/10_judging.ipynb #9d00e014
@@ -168,7 +186,8 @@ def _pairs_of(
     "The pairs of a contrast."
     arms = list(dict.fromkeys(frame.arm))
     for name in (contrast.run, contrast.against):
-        if name in arms: continue
+        if name in arms:
+            continue
         raise ValueError(f"there is no arm {name!r}{near(name, arms)}: the arms are {', '.join(arms)}")
     rows = frame[frame.arm.isin([contrast.run, contrast.against])]
     if contrast.ratio:
@@ -210,17 +229,22 @@ _faults = ("run collapsed", "against collapsed", "not learned")    # columns: ho
 
 def _verdict(row:dict, contrast:Contrast)->str:
     "What may be said of a contrast, and how many of its runs give every row one answer."
-    if row["seeds"] < 2: word = "too few pairs"
-    elif not contrast.primary: word = "estimate"
-    elif not row["p_holm"] < 0.05: word = "undecided"
-    else: word = "higher" if row["up"] else "lower"
+    if row["seeds"] < 2:
+        word = "too few pairs"
+    elif not contrast.primary:
+        word = "estimate"
+    elif not row["p_holm"] < 0.05:
+        word = "undecided"
+    else:
+        word = "higher" if row["up"] else "lower"
     return "; ".join([word, *(f"{name} in {row[name]} of {row['seeds']}" for name in _faults if row[name])])
 
 
 def _needed(row:dict, contrast:Contrast, primaries:int)->int|None:
     "How many seeds would decide a primary contrast that is not decided; None where there is no saying."
     decided = row["p_holm"] < 0.05 or row["equivalent"] == "yes"
-    if not contrast.primary or decided or not row["sd"] > 0 or not row["aim"] > 0: return None
+    if not contrast.primary or decided or not row["sd"] > 0 or not row["aim"] > 0:
+        return None
     wanted = max(seeds_needed(row["aim"], row["sd"]) or 0, least_seeds(primaries))
     return wanted if wanted > row["seeds"] else None
 
@@ -328,13 +352,17 @@ def read_answers(
         raise ValueError("`rows` needs a store of records as `runs`: a table does not say what was answered")
     load, found = cache(lambda task: load_task(task, data_dir)), {}
     for record in iterate_records(root):
-        if record.status != "done" or record.metric not in row_metrics: continue
-        if (given := answers_of(record)) is None: continue
+        if record.status != "done" or record.metric not in row_metrics:
+            continue
+        if (given := answers_of(record)) is None:
+            continue
         config = RunConfig.from_dict(record.config)
         rows = TaskRows(load(task_of(config)), config)
-        if record.metric == "matthews" and rows.task.num_labels > 2: continue
+        if record.metric == "matthews" and rows.task.num_labels > 2:
+            continue
         right = np.array([row["label"] for row in rows.validation])
-        if right.shape == given.shape: found[record.id] = Answers(given, right, record.metric)
+        if right.shape == given.shape:
+            found[record.id] = Answers(given, right, record.metric)
     return found
 
 # %% ../../nbs/report/10_judging.ipynb #eea94132
@@ -349,7 +377,8 @@ def _over_rows(
     ids = {(arm, seed): id for arm, seed, id in zip(here.arm, here.seed, here.id)}
     sides = [[answered.get(ids[arm, seed]) for seed in seeds] for arm in (contrast.run, contrast.against)]
     flat = [one for side in sides for one in side]
-    if contrast.value != "score" or contrast.ratio or len(seeds) < 2: return float("nan"), float("nan")
+    if contrast.value != "score" or contrast.ratio or len(seeds) < 2:
+        return float("nan"), float("nan")
     if any(one is None or not np.array_equal(one.right, flat[0].right) for one in flat):
         return float("nan"), float("nan")
     run, against = (np.stack([one.given for one in side]) for side in sides)
@@ -371,13 +400,15 @@ def _judged(
     row = dict(contrast=contrast.title, **key, value=contrast.value, ratio=contrast.ratio, primary=contrast.primary,
                **_estimate(pairs, contrast))
     here = frame[np.logical_and.reduce([frame[k] == v for k, v in key.items()])]
-    if answered is not None: row["row_low"], row["row_high"] = _over_rows(contrast, pairs, here, answered)
+    if answered is not None:
+        row["row_low"], row["row_high"] = _over_rows(contrast, pairs, here, answered)
     told = here[here.collapsed.map(_true)] if "collapsed" in here else here[:0]
     dead = set(zip(told.arm, told.seed))
     same = [((contrast.run, seed) in dead, (contrast.against, seed) in dead)
             for seed in pairs.seed[pairs.problem == ""]]
     row.update(zip(_faults, map(same.count, [(True, False), (False, True), (True, True)])))
-    if any(map(any, same)): row["equivalent"] = ""    # alike, but not as models that have learned are
+    if any(map(any, same)):
+        row["equivalent"] = ""    # alike, but not as models that have learned are
     for name in covariates:
         means = [here[here.arm == arm][name].mean() for arm in (contrast.against, contrast.run)]
         row[f"mean {name}"] = "→".join(map(show_value, means))
@@ -400,15 +431,18 @@ def judge(
     frame = read_runs(runs)
     unit, value = frame.attrs.get("unit", "seed"), frame.attrs.get("measure", value) if value == "score" else value
     held = frame["measured on"].str.startswith("hold_out=")    # by a selection, to choose what is then reported
-    if not held.all(): frame = frame[~held]
-    if (baseline is None) == (contrasts is None): raise ValueError("give either `baseline` or `contrasts`")
+    if not held.all():
+        frame = frame[~held]
+    if (baseline is None) == (contrasts is None):
+        raise ValueError("give either `baseline` or `contrasts`")
     if contrasts is None:
         baseline = as_typed(baseline)
         others = [arm for arm in dict.fromkeys(frame.arm) if arm != baseline]
         if len(others) == frame.arm.nunique():
             raise ValueError(f"`baseline` {baseline!r} is no arm{near(baseline, others)}: the arms are "
                              f"{', '.join(others)}")
-        if not others: raise ValueError(f"`runs` has one arm alone, {baseline!r}: there is nothing to compare it with")
+        if not others:
+            raise ValueError(f"`runs` has one arm alone, {baseline!r}: there is nothing to compare it with")
         contrasts = [Contrast(arm, baseline, value, margin, primary=True) for arm in others]
     contrasts = read_contrasts(contrasts)
     names = dict.fromkeys([*(c.value for c in contrasts), *covariates])
@@ -430,7 +464,8 @@ def _tests(
 )->str:              # a sentence, without its end
     "How what was declared is tested."
     none = "No contrast that was declared primary has a pair" if declared else "No contrast was declared primary"
-    if not seeds: return f"{none}, so nothing is tested"
+    if not seeds:
+        return f"{none}, so nothing is tested"
     signs = ["all assignments of signs"]*(min(seeds) <= most_listed)
     signs += [f"{random_signs:,} random assignments of signs"]*(max(seeds) > most_listed)
     where = f", these where there are more than {most_listed} {unit}s"*(len(signs) > 1)
@@ -449,17 +484,21 @@ def _corrected(
     "The judgement, with the tests of primary contrasts corrected for their number."
     import pandas as pd
     tested = [row["seeds"] for row in rows if row["p"] == row["p"]]
-    for row, p in zip(rows, holm([row["p"] for row in rows])): row["p_holm"] = float(p)
+    for row, p in zip(rows, holm([row["p"] for row in rows])):
+        row["p_holm"] = float(p)
     for row, c in zip(rows, contrasts):
         row["verdict"], needed = _verdict(row, c), _needed(row, c, len(tested))
         row["needed"] = float("nan") if needed is None else needed
     notes = [f"Differences are paired by {unit}; intervals are Student's, 95 %"]
-    if any(c.margin is not None for c in contrasts): notes[0] += "; equivalent: the 90 % interval is within the margin"
-    if any("row_low" in row for row in rows): notes[0] += ", over seeds and rows percentiles of 1,999 draws of both"
+    if any(c.margin is not None for c in contrasts):
+        notes[0] += "; equivalent: the 90 % interval is within the margin"
+    if any("row_low" in row for row in rows):
+        notes[0] += ", over seeds and rows percentiles of 1,999 draws of both"
     if any(row[name] for row in rows for name in _faults):
         notes.append("Collapsed: one answer for every row, where the other run of the pair gives several; not learned: "
                      "in both")
-    if held: notes.append(f"{held} run{'s' if held > 1 else ''} measured on held-out training rows left out")
+    if held:
+        notes.append(f"{held} run{'s' if held > 1 else ''} measured on held-out training rows left out")
     notes.append(_tests(tested, any(c.primary for c in contrasts), unit))
     table = pd.concat([part.assign(number=i) for i, part in enumerate(pairs)], ignore_index=True)
     return Judgement(pd.DataFrame(rows), table, ". ".join(notes) + ".", unit)
@@ -473,7 +512,8 @@ def save_judgement(
     path = local_path(path)
     writers = {".md": lambda: found.markdown().encode(), ".tex": lambda: found.latex().encode(),
                ".csv": lambda: found.table.to_csv(index=False).encode()}
-    if (suffix := path.suffix.lower()) in writers: return write_file(path, writers[suffix]())
+    if (suffix := path.suffix.lower()) in writers:
+        return write_file(path, writers[suffix]())
     if suffix not in (".png", ".svg", ".pdf"):
         raise ValueError(f"`path` must end in .md, .tex, .csv, .png, .svg or .pdf, not {path.suffix!r}")
     path.parent.mkdir(parents=True, exist_ok=True)

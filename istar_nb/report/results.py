@@ -17,7 +17,8 @@ import numpy as np
 
 from ..base.files import local_path
 
-if TYPE_CHECKING: import pandas as pd
+if TYPE_CHECKING:
+    import pandas as pd
 
 # %% ../../nbs/report/06_results.ipynb #12res005
 def _items(path:Path)->Iterator[dict]:
@@ -44,7 +45,8 @@ _spent = ("loss", "runtime", "samples_per_second", "steps_per_second", "model_pr
 def _log(path:Path)->Iterator[dict]:
     "The last evaluation of a training by the Trainer."
     found = [line for line in json.loads(path.read_text(encoding="utf-8"))["log_history"] if "eval_loss" in line]
-    if not found: raise ValueError(f"{path} has no evaluation")
+    if not found:
+        raise ValueError(f"{path} has no evaluation")
     measured = {name.removeprefix("eval_"): value for name, value in found[-1].items() if name.startswith("eval_")}
     measures = {name: value for name, value in measured.items() if name not in _spent}
     yield dict(task="", step=found[-1]["step"], **measures, loss=measured["loss"])
@@ -52,7 +54,8 @@ def _log(path:Path)->Iterator[dict]:
 
 def _evaluator(path:Path)->Iterator[dict]:
     "The last row of an evaluator of sentence-transformers."
-    with path.open(encoding="utf-8", newline="") as file: last = list(csv.DictReader(file))[-1]
+    with path.open(encoding="utf-8", newline="") as file:
+        last = list(csv.DictReader(file))[-1]
     measures = {name: float(value) for name, value in last.items() if name not in ("epoch", "steps")}
     yield dict(task=path.stem.removesuffix("_results"), step=int(last["steps"]), **measures)
 
@@ -64,8 +67,10 @@ def _files(folder:Path)->tuple[str,list[Path]]: # pattern, its files; none for a
     "The results of one tool in a folder."
     for pattern in _formats:
         files = sorted(folder.glob(f"*/**/{pattern}"))
-        if pattern == "*.json": files = [path for path in files if '"mteb_version"' in path.read_text(encoding="utf-8")]
-        if files: return pattern, files
+        if pattern == "*.json":
+            files = [path for path in files if '"mteb_version"' in path.read_text(encoding="utf-8")]
+        if files:
+            return pattern, files
     return "", []
 
 
@@ -80,7 +85,8 @@ def _arm_and_seed(place:Path)->tuple[str,int]: # of the folder of a file, below 
     "What the folders of a training are called: arm/seed or arm-seed, with folders of the training's own below."
     parts = [part for part in place.parts if not part.startswith("checkpoint-")]
     for words in (parts[:2], parts[:1]):
-        if found := re.fullmatch(r"(.+?)[-_/](?:[a-z]+[-_=]?)?(\d+)", "/".join(words)): return found[1], int(found[2])
+        if found := re.fullmatch(r"(.+?)[-_/](?:[a-z]+[-_=]?)?(\d+)", "/".join(words)):
+            return found[1], int(found[2])
     raise ValueError(f"`runs`: {place} does not say arm and seed: call folders plain/0, plain/1 or plain-0, plain-1")
 
 
@@ -91,19 +97,22 @@ def read_results(
     import pandas as pd
     folder = local_path(folder)
     pattern, files = _files(folder)
-    if not files: raise ValueError(f"`folder` {folder} has a folder for no arm with {', '.join(_formats)}")
+    if not files:
+        raise ValueError(f"`folder` {folder} has a folder for no arm with {', '.join(_formats)}")
     (unit, reader), rows = _formats[pattern], []
     for path in files:
         place = path.parent.relative_to(folder)
         arm, seed = _arm_and_seed(place) if unit == "seed" else (place.parts[0], None)
-        try: rows += [dict(arm=arm, **({} if seed is None else dict(seed=seed)), **row) for row in reader(path)]
+        try:
+            rows += [dict(arm=arm, **({} if seed is None else dict(seed=seed)), **row) for row in reader(path)]
         except (KeyError, IndexError, json.JSONDecodeError) as e:
             raise ValueError(f"{path} cannot be read: {type(e).__name__}: {e}") from e
     frame, keys = pd.DataFrame(rows), ["arm", "task", "seed"]
     if unit == "seed":    # of several checkpoints
         frame = frame.sort_values("step", kind="stable").drop_duplicates(keys, keep="last", ignore_index=True)
     measures = [name for name in frame.select_dtypes("number") if name not in ("seed", "step")]
-    if not measures: raise ValueError(f"`folder` {folder} measures nothing that is a number")
+    if not measures:
+        raise ValueError(f"`folder` {folder} measures nothing that is a number")
     frame.attrs.update(unit=unit, measure=measures[0])
     return frame
 
@@ -118,7 +127,8 @@ def rank_arms(
     import pandas as pd
     by = ["task", "seed"] if "task" in frame else ["seed"]
     wide = frame.pivot(index=by, columns="arm", values=value or frame.attrs.get("measure", "score")).dropna()
-    if wide.empty: raise ValueError("`frame`: the arms have no item, task or seed in common")
+    if wide.empty:
+        raise ValueError("`frame`: the arms have no item, task or seed in common")
     weights = np.random.default_rng(seed).multinomial(len(wide), [1/len(wide)]*len(wide), draws)/len(wide)
     ranks = (-weights@wide.to_numpy(float)).argsort(1).argsort(1) + 1
     best, worst = np.quantile(ranks, [0.025, 0.975], axis=0, method="nearest").astype(int)
