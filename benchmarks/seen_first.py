@@ -26,7 +26,7 @@ runs = {"mean cosine, strong": ("cosreg", -5), "alike pairs alone": (None, 0), "
         "I-STAR, strong": ("istar", -5), "mean cosine": ("cosreg", -1), "I-STAR": ("istar", -1)}
 
 
-def trained(name, seed, updates, every):
+def trained(name, seed, updates, every, callbacks=()):
     "Every look and every score of one training."
     import istar_nb as inb
     from datasets import Dataset
@@ -78,7 +78,7 @@ def trained(name, seed, updates, every):
             warmup_steps=10, max_steps=updates, report_to=[], disable_tqdm=True, use_cpu=True, save_strategy="no",
             seed=seed, logging_strategy="no")
         trainer = st.SentenceTransformerTrainer(model, args, train_dataset=Dataset.from_dict(columns), loss=loss,
-                                                callbacks=[alarm, Scores()])
+                                                callbacks=[alarm, *callbacks, Scores()])
         trainer.train()
     def first(shows): return next((look["update"] for look in seen if shows(look)), None)
     by_alarm, by_score = first(lambda s: s["said"] == "collapsed"), first(lambda s: s["verdict"] == "worse")
