@@ -23,7 +23,7 @@ from istar_nb.text.encoders import load_encoder
 from istar_nb.geometry.measures import (effective_rank, explained_variance, mean_activation, mean_cosine,
                                         outlier_dimensions, sv_anisotropy)
 from istar_nb.report.isotropy import measure
-from istar_nb.report.model_measures import Measurement, measure_embeddings
+from istar_nb.report.model_measures import Measurement, measure_embeddings, pooled_of
 from istar_nb.text.features import text_batches
 from istar_nb.app.measuring import text_source
 from istar_nb.geometry.scores import isoscore, isoscore_with_error
@@ -628,3 +628,20 @@ def single_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+def test_a_layer_keeps_two_matrices_and_a_union_of_few_points_leaves_layers_without():
+    "High and low digits of both halves, in float64; layers whose points are all in the sample have none."
+    d = 64
+    one = measured(12_000, d)
+    assert one.total.sums.nbytes <= 2*(d + 4)*(d + 1)*8
+    layers = [measured(3000, d) for _ in range(3)]
+    assert all(m.total.whole for m in layers) and not pooled_of(layers)["pooled"].total.whole
+    assert all(m.total.whole for m in layers)
+
+
+def measured(rows, d):
+    "A measurement of random points."
+    m = Measurement()
+    m.update(torch.randn(rows, d, generator=torch.Generator().manual_seed(0)))
+    return m

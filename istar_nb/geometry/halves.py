@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['sample_points', 'sample_sentences', 'sample_most', 'Place', 'keys_of', 'half_of', 'in_sample', 'Halves', 'no_halves',
-           'directions_of', 'take_in', 'sums_of_halves', 'total_of', 'joined_halves', 'over_processes', 'Total',
-           'spectral_measures', 'Decomposition', 'spectrum_of', 'influences', 'scaled', 'Cloud', 'cloud_of',
-           'pair_covariances', 'smooth_error', 'unbiased_of', 'Estimates', 'measures_of']
+           'directions_of', 'take_in', 'sums_of_halves', 'total_of', 'joined_halves', 'over_processes', 'packed',
+           'unpacked', 'Total', 'spectral_measures', 'Decomposition', 'spectrum_of', 'influences', 'scaled', 'Cloud',
+           'cloud_of', 'pair_covariances', 'smooth_error', 'unbiased_of', 'Estimates', 'measures_of']
 
 # %% ../../nbs/geometry/06_halves.ipynb #57f8dc59
 import math
@@ -188,6 +188,26 @@ def over_processes(
     sums = sums_of_halves(halves._replace(points=points))
     return Halves(merged_over_processes(sums, group), rows, keys)
 
+# %% ../../nbs/geometry/06_halves.ipynb #26d301a1
+def packed(sums:Tensor)->Tensor: # (2, d+2, d+1) of two halves -> (d+4, d+1)
+    "Both halves in the room of one: the upper triangle of the first matrix, and the lower one of the second."
+    _, _, zeros, _, directions, products = parts_of(sums)
+    found = sums.new_zeros(sums.shape[1] + 2, sums.shape[2])
+    found[:2], found[2:4, 0], found[2:4, 1:] = sums[:, 0], zeros, directions
+    found[4:, 1:] = products[0].triu()
+    found[4:, :-1] += products[1].tril()
+    return found
+
+
+def unpacked(found:Tensor)->Tensor: # (d+4, d+1) -> (2, d+2, d+1); the rounding of the means is 0
+    "The way back."
+    upper, lower = found[4:, 1:].triu(), found[4:, :-1].tril()
+    sums = found.new_zeros(2, len(found) - 2, found.shape[1])
+    sums[:, 0], sums[:, 1, 0], sums[:, 2:, 0] = found[:2], found[2:4, 0], found[2:4, 1:]
+    sums[0, 2:, 1:], sums[1, 2:, 1:] = upper + upper.triu(1).T, lower + lower.tril(-1).T
+    return sums
+
+
 # %% ../../nbs/geometry/06_halves.ipynb #639422e1
 class Total:
     "What is kept of points that come in units, in any order: the sums, to the same digits, and the sample."
@@ -195,7 +215,8 @@ class Total:
         memory:float=math.inf,      # GB that the sums may take
         origin:Tensor|None=None,    # (d,) float64, what sums are taken about; None for 0
     ):
-        self.memory, self.origin, self.sums = memory, origin, None    # sums: (2, 2, d+2, d+1), high and low digits
+        self.memory, self.origin = memory, origin
+        self.sums = self.rounding = None    # (2, d+4, d+1), high and low digits of `packed` sums; (2,) as of `Sums`
         self.points, self.keys = torch.empty(0, 0), torch.empty(0, dtype=torch.int64)
         self.places = self.keys    # of the points: number of the unit, and which point of it
 
@@ -204,7 +225,7 @@ class Total:
     @property
     def whole(self)->bool: return self.sums is None    # whether the sample is everything
     @property
-    def count(self)->int: return len(self.points) if self.whole else round(self.sums[0, :, 0, 0].sum().item())
+    def count(self)->int: return len(self.points) if self.whole else round(self.sums[0, :2, 0].sum().item())
 
     def add(self,
         unit:int,             # number of the unit, which no other has
@@ -234,17 +255,17 @@ class Total:
         every = torch.cat([self.keys, other.keys])
         kept = in_sample(every, other.d)
         device = other.points.device if self.sums is None else self.sums.device
-        if not (self.whole and other.whole and kept.all()):
-            for part in (self, other):
-                if part.whole: part._open(device)
-            _add_exactly_(self.sums, *other.sums.to(device))
-        points = torch.cat([self.points.to(device), other.points.to(device)])
+        points = self.points.to(device), other.points.to(device)
+        if self.whole and not (other.whole and kept.all()): self._open(device)
+        if not self.whole and other.whole: self._sum_units(points[1], other.keys, other.places)
+        elif not self.whole: self._add(other.sums.to(device), other.rounding)
+        points = torch.cat(points)
         self._keep(points, every, torch.cat([self.places, other.places]), kept)
 
     def to(self, device:torch.device|str)->"Total": # itself
         "Move everything."
         self.points = self.points.to(device)
-        if not self.whole: self.sums = self.sums.to(device)
+        if not self.whole: self.sums, self.rounding = self.sums.to(device), self.rounding.to(device)
         return self
 
     def halves(self)->Halves:
@@ -253,7 +274,9 @@ class Total:
         where = device if has_float64(device) else "cpu"    # of the sums
         points, keys = self.points[order.to(device)].to(where), self.keys[order]
         if self.whole: return no_halves(where)._replace(points=points, keys=keys)
-        return Halves(_about_mean_(self.sums.sum(0), self.origin), points, keys)
+        sums = unpacked(self.sums.sum(0))
+        parts_of(sums).rounding[:, 0] = self.rounding
+        return Halves(_about_mean_(sums, self.origin), points, keys)
 
     def _check_dimensions(self, d:int)->None:
         "Note the dimensions, or an error if others have been seen."
@@ -262,17 +285,32 @@ class Total:
 
     def _open(self, device:torch.device)->None:
         "Start the sums, with those of the units seen so far."
-        self.sums = torch.stack([_new_sums(self.d, device if has_float64(device) else "cpu", self.memory/2)]*2)
-        order = self.places.argsort(stable=True)
-        for rows in order.tensor_split((self.places[order] >> 24).diff().nonzero()[:, 0] + 1):
-            points = self.points[rows.to(self.points.device)]
-            index = torch.arange(len(rows), device=points.device)
-            if len(rows): self._sum(points, index, self.keys[rows], directions_of(points, index))
+        where = device if has_float64(device) else "cpu"
+        self.sums = _new_sums(self.d, where, self.memory).new_zeros(2, self.d + 4, self.d + 1)
+        self.rounding = self.sums.new_zeros(2)
+        self._sum_units(self.points, self.keys, self.places)
+
+    def _sum_units(self, points:Tensor, keys:Tensor, places:Tensor)->None:
+        "Add the sums of units of which every point is known."
+        order = places.argsort(stable=True)
+        for rows in order.tensor_split((places[order] >> 24).diff().nonzero()[:, 0] + 1):
+            unit, index = points[rows.to(points.device)], torch.arange(len(rows), device=points.device)
+            if len(rows): self._sum(unit, index, keys[rows], directions_of(unit, index))
 
     def _sum(self, points:Tensor, index:Tensor, keys:Tensor, inverse:Tensor)->None:
         "Add the sums of a unit."
-        part = _add_halves_(torch.zeros_like(self.sums[0]), points, index, keys, inverse)
-        _add_exactly_(self.sums, _about_origin_(part, self.origin))
+        part = _add_halves_(_new_sums(self.d, self.sums.device, math.inf), points, index, keys, inverse)
+        self._add(packed(_about_origin_(part, self.origin))[None], parts_of(part).rounding[:, 0])
+
+    def _add(self, sums:Tensor, rounding:Tensor)->None: # (1 or 2, d+4, d+1), without or with low digits; (2,)
+        "Add packed sums in twice the precision."
+        for high, low, *digits in zip(*(part.split(64) for part in (*self.sums, *sums))):    # in the cache
+            more = high + digits[0]
+            grown = more - high
+            low += (high - (more - grown)).add_(digits[0] - grown)
+            for rest in digits[1:]: low += rest
+            high.copy_(more)
+        self.rounding = torch.maximum(self.rounding, rounding.to(self.sums.device))
 
     def _keep(self, points:Tensor, keys:Tensor, places:Tensor, kept:Tensor)->None:
         "Keep the sample."
@@ -296,15 +334,6 @@ def _about_mean_(sums:Tensor, origin:Tensor|None)->Tensor: # (2, d+2, d+1), chan
     if origin is not None: mean += origin.to(mean)*(count > 0)[:, None]
     return sums
 
-
-def _add_exactly_(total:Tensor, part:Tensor, low:Tensor|float=0.)->None: # (2, …) high and low digits, changed in place
-    "Add sums in twice the precision; of the rounding of their means, the larger stays."
-    rounding = torch.maximum(total[0, :, 1, 1], part[:, 1, 1])
-    high = total[0] + part
-    grown = high - total[0]
-    total[1] += (total[0] - (high - grown)).add_(part - grown).add_(low)
-    total[0] = high
-    total[:, :, 1, 1] = torch.stack([rounding, torch.zeros_like(rounding)])
 
 # %% ../../nbs/geometry/06_halves.ipynb #3e08eed7
 def spectral_measures(
