@@ -26,8 +26,8 @@ runs = {"mean cosine, strong": ("cosreg", -5), "alike pairs alone": (None, 0), "
         "I-STAR, strong": ("istar", -5), "mean cosine": ("cosreg", -1), "I-STAR": ("istar", -1)}
 
 
-def trained(name, seed, updates, every, callbacks=()):
-    "Every look and every score of one training."
+def trained(name, seed, updates, every, callbacks=(), scores=True):
+    "Every look and, if wanted, every score of one training."
     import istar_nb as inb
     from datasets import Dataset
     from istar_nb.embeddings.quality import difference_verdict, judged_pairs
@@ -52,6 +52,7 @@ def trained(name, seed, updates, every, callbacks=()):
     alarm, seen, best = inb.CollapseAlarm(every), [], []
 
     def scored(update):
+        if not scores: return seen.append(dict(update=update, looks=rounded(looks), said=said()))
         x = model.encode(texts, batch_size=64, show_progress_bar=False)
         cosines = (x[pairs[:, 0]]*x[pairs[:, 1]]).sum(1).astype(float)
         best[:] = best or [cosines]
@@ -59,9 +60,10 @@ def trained(name, seed, updates, every, callbacks=()):
         verdict = difference_verdict(found.interval, 0.01)
         if found.value > before.value: best[0] = cosines
         seen.append(dict(update=update, spearman=round(found.value, 4), high=round(found.interval[1], 4),
-                         verdict=verdict, looks={k: round(v, 4) for k, v in looks.items()}, said=said()))
+                         verdict=verdict, looks=rounded(looks), said=said()))
 
     looks = {}
+    def rounded(values): return {k: round(v, 4) for k, v in values.items()}
     def said(): return alarm.verdict.word if alarm.verdict else ""
     alarm.track = looks.update
 
@@ -81,7 +83,7 @@ def trained(name, seed, updates, every, callbacks=()):
                                                 callbacks=[alarm, *callbacks, Scores()])
         trainer.train()
     def first(shows): return next((look["update"] for look in seen if shows(look)), None)
-    by_alarm, by_score = first(lambda s: s["said"] == "collapsed"), first(lambda s: s["verdict"] == "worse")
+    by_alarm, by_score = first(lambda s: s["said"] == "collapsed"), first(lambda s: s.get("verdict") == "worse")
     return dict(run=name, penalty=kind, lam=lam, seed=seed, alarm=by_alarm, score=by_score,
                 lead=None if None in (by_alarm, by_score) else by_score - by_alarm, seen=seen)
 
