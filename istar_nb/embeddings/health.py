@@ -145,7 +145,7 @@ def _variant_rows(x:Tensor, asked:Questions, dims:Sequence[int], k:int, margin:f
     held = held[torch.randperm(len(held), generator=torch.Generator().manual_seed(0))[:most]].numpy()
     fit, rows, cosines, found, before = x[asked.fit.numpy()], [], [], [], None
     for v in variants(x.shape[1], len(fit), dims):
-        change = v.make(fit)
+        change = v.make(fit).transform
         after = _cosine_matrix(change(x[held]))
         before = after if before is None else before
         row = dict(name=v.name, kind=v.kind, dims=v.dims, bytes=math.ceil(v.dims*v.bits/8))

@@ -68,7 +68,7 @@ def fitted(rows, of):
     "(arm, number of the draw, what the arm does to vectors) of all arms and draws."
     for i, draw in enumerate(rows.draws):
         x = of(texts_of(draw, rows.columns))
-        for variant in list(variants(x.shape[1], len(x), []))[:4]: yield variant.name, i, variant.make(x)
+        for variant in list(variants(x.shape[1], len(x), []))[:4]: yield variant.name, i, variant.make(x).transform
 
 
 def stacked(found):
