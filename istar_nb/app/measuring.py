@@ -219,9 +219,9 @@ def _holds(file:Path, found:object)->bool:
     except (OSError, ValueError): return False
 
 
-def _report(found:object, place:Path)->None:
+def _report(found:object, place:Path, **shown)->None:
     "Show a measurement and write its report, beside an earlier one."
-    found.show()    # before anything is written: a full disk must not cost the numbers
+    found.show(**shown)    # before anything is written: a full disk must not cost the numbers
     earlier = "" if _holds(Path(f"{place}.json"), found) else kept(*(Path(f"{place}.{k}") for k in ("html", "json")))
     values, page = (found.save(f"{place}.{kind}") for kind in ("json", "html"))
     print(f"report: {page}\nvalues: {values}")
@@ -275,7 +275,7 @@ def measure_command(
                                   what.processes, dict(dtype=what.dtype))
         source = f"{n:,} text{'s'*(n != 1)} of {source}, tokens: {what.tokens}{cut_note(what.max_length)}"
     isotropy = Isotropy(source + said, what.tokens, found, environment())
-    if place_of_process()[0] == 0: _report(isotropy, out/"isotropy")
+    if place_of_process()[0] == 0: _report(isotropy, out/"isotropy", explain=True)
 
 # %% ../../nbs/app/02_measuring.ipynb #5a271b59
 @dataclass(frozen=True)

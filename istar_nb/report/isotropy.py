@@ -17,8 +17,8 @@ from ..base.checks import check_number
 from ..text.features import cut_note
 from .clusters import measure_dataset, measure_texts
 from .model_measures import Points, check_reference, distinct, measure_clouds, measure_models
-from .reports import (difference_table, error_note, gaps, markdown_table, measure_page, measure_table,
-                                     model_card, save_report, show_table)
+from .reports import (difference_table, error_note, gaps, hints, markdown_table, measure_page, measure_table,
+                                     model_card, READING, reading_table, save_report, show_table)
 from ..training.records import environment
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # %% ../../nbs/report/05_isotropy.ipynb #96f68269
-_main_measures = ("isoscore", "isoscore_unbiased", "mean_cosine", "sv_anisotropy_centred", "two_nn", "outlier_count")
+_main_measures = tuple(READING)
 
 @dataclass(frozen=True, repr=False)
 class Isotropy:
@@ -62,14 +62,18 @@ class Isotropy:
         "IsoScore, the mean cosine, the first direction's share and TwoNN by layer, one panel each."
         return measure_figure(self.measures)
 
-    def show(self)->None:
+    def show(self,
+        explain:bool=False, # print also what the columns mean, beside models that are known
+    )->None:
         "Print the main measures, and of two models their differences."
         for model, layers in self.measures.items():
-            notes = filter(None, [gaps(layers), error_note(layers)])
+            notes = filter(None, [gaps(layers), error_note(layers), *hints(layers)])
             show_table(*measure_table(layers, _main_measures, decimals=3), f"{model}: {self.source}", "\n".join(notes))
-        if len(self.measures) != 2: return
-        first, second = self.measures
-        show_table(*difference_table(self.measures, _main_measures, decimals=3), f"{second} minus {first}")
+        if len(self.measures) == 2:
+            first, second = self.measures
+            show_table(*difference_table(self.measures, _main_measures, decimals=3), f"{second} minus {first}")
+        if explain:
+            show_table(*reading_table(), "", "lowest–highest layer, of 300 docstrings of Python; other texts differ")
 
     def save(self,
         path:str|Path, # .html for a page with figures, .json for the numbers, .md for a model card of the first model

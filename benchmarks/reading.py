@@ -1,0 +1,32 @@
+"""What MiniLM, MPNet and a random BERT are measured to be on 300 docstrings: the landmarks of `istar measure`.
+
+    python benchmarks/reading.py        # prints `READING`'s ranges; MPNet needs its five packages
+"""
+import torch
+from transformers import BertConfig, BertModel
+
+import istar_nb as inb
+from istar_nb.app.measuring import spread_rows
+from istar_nb.report.reports import READING
+from istar_nb.text.encoders import load_encoder
+from istar_nb.text.tasks import load_task
+
+
+def random_bert():
+    "BERT-base as it is before training, with the tokenizer of MiniLM."
+    tokenizer = load_encoder("minilm").tokenizer
+    torch.manual_seed(0)
+    return BertModel(BertConfig(vocab_size=tokenizer.vocab_size)).eval(), tokenizer
+
+
+def ends(model):
+    "Measure -> its lowest and highest value of layers 1…L."
+    texts = [row["sentence"] for row in spread_rows(load_task("stdlib-docs").train, 300)]
+    [layers] = inb.measure(model, texts).measures.values()
+    values = {name: [summary[name] for layer, summary in layers.items() if layer not in ("0", "pooled")] for name in READING}
+    return {name: (min(each), max(each)) for name, each in values.items()}
+
+
+if __name__ == "__main__":
+    for name, model in (("minilm", "minilm"), ("mpnet", "mpnet"), ("random BERT", random_bert())):
+        print(name, {measure: tuple(float(f"{end:.3g}") for end in pair) for measure, pair in ends(model).items()})
