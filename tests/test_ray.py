@@ -65,11 +65,12 @@ def joined(*sizes):
     cluster.shutdown()
 
 
-@pytest.fixture
-def cluster(monkeypatch):
-    "A head and one more node, each with one core for runs."
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    with joined(dict(num_cpus=1), dict(num_cpus=1)) as cluster: yield cluster
+@pytest.fixture(scope="module")
+def cluster():
+    "A head and one more node, each with one core for runs; the last test of this file takes the second node away."
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        with joined(dict(num_cpus=1), dict(num_cpus=1)) as cluster: yield cluster
 
 
 def test_names_are_those_of_the_folder_where_the_sweep_started(tmp_path, cluster, monkeypatch):
@@ -106,8 +107,35 @@ def test_vectors_measured_on_two_nodes_have_the_digits_of_one_process(tmp_path, 
     assert found["points"] == inb.measure(rows, processes=1, progress=False).measures["points"]
 
 
+def test_runs_of_two_processes_get_two_gpus_each(tmp_path, cluster, monkeypatch):
+    """Two at once, and none has another's; then one is really carried out, by two processes that its task starts.
+
+    A third node says that it has four GPUs; no other has two cores for the processes of a run.
+    """
+    large = cluster.add_node(num_cpus=4, num_gpus=4, object_store_memory=80*2**20)
+    def told(config, job, places):
+        seen, end = tmp_path/str(config["seed"]), time.monotonic() + 300
+        seen.write_text(os.environ["CUDA_VISIBLE_DEVICES"])
+        while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < end: time.sleep(0.01)
+    configs, places = grid(dict(base=base, seeds=[0, 1])), executors.Resources(processes_per_run=2)
+    with monkeypatch.context() as patched:
+        patched.setattr(executors, "_on_machine", told)
+        events = list(executors.on_ray(configs, executors.Job(str(tmp_path/"runs")), places))
+    assert [event.kind for event in events] == ["started"]*2 + ["ended"]*2
+    given = [(tmp_path/str(seed)).read_text().split(",") for seed in (0, 1)]
+    assert [len(devices) for devices in given] == [2, 2] and len(set(given[0] + given[1])) == 4
+    data = write_task(tmp_path/"data")
+    write_model(base["model"])
+    [record] = sweep(configs[:1], executor="ray", processes_per_run=2, data_dir=data, root=tmp_path/"ray",
+                     checkpoints=tmp_path/"checkpoints", progress=False)
+    assert record.status == "done" and record.environment["processes"] == 2, record.error
+    cluster.remove_node(large)
+
+
 def test_a_node_is_lost_and_no_run(tmp_path, cluster):
     "The records are those of one process, failures included."
+    end = time.monotonic() + 60
+    while ray.cluster_resources()["CPU"] > 2 and time.monotonic() < end: time.sleep(0.1)    # an earlier test's node
     assert ray.cluster_resources()["CPU"] == 2
     data = write_task(tmp_path/"data")
     write_model(base["model"])
@@ -136,30 +164,3 @@ def test_a_node_is_lost_and_no_run(tmp_path, cluster):
     assert ([r.same for r in records] == [r.same for r in expected]
             and [r.status for r in records] == ["done", "done", "done", "failed"]*(runs//4))
     assert len(list(iterate_records(tmp_path/"ray"))) == runs and not list((tmp_path/"checkpoints").iterdir())
-
-
-@pytest.fixture
-def alone(monkeypatch):
-    "A cluster of this machine alone, which says that it has four GPUs."
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    with joined(dict(num_cpus=4, num_gpus=4)): yield
-
-
-def test_runs_of_two_processes_get_two_gpus_each(tmp_path, alone, monkeypatch):
-    "Two at once, and none has another's; then one is really carried out, by two processes that its task starts."
-    def told(config, job, places):
-        seen, end = tmp_path/str(config["seed"]), time.monotonic() + 300
-        seen.write_text(os.environ["CUDA_VISIBLE_DEVICES"])
-        while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < end: time.sleep(0.01)
-    configs, places = grid(dict(base=base, seeds=[0, 1])), executors.Resources(processes_per_run=2)
-    with monkeypatch.context() as patched:
-        patched.setattr(executors, "_on_machine", told)
-        events = list(executors.on_ray(configs, executors.Job(str(tmp_path/"runs")), places))
-    assert [event.kind for event in events] == ["started"]*2 + ["ended"]*2
-    given = [(tmp_path/str(seed)).read_text().split(",") for seed in (0, 1)]
-    assert [len(devices) for devices in given] == [2, 2] and len(set(given[0] + given[1])) == 4
-    data = write_task(tmp_path/"data")
-    write_model(base["model"])
-    [record] = sweep(configs[:1], executor="ray", processes_per_run=2, data_dir=data, root=tmp_path/"ray",
-                     checkpoints=tmp_path/"checkpoints", progress=False)
-    assert record.status == "done" and record.environment["processes"] == 2, record.error
