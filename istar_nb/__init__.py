@@ -11,45 +11,43 @@ from importlib import import_module
 
 # %% ../nbs/api.ipynb #e94f3b10
 _public = {
-    "base.states": "HiddenStates",
-    "geometry.scores": "isoscore isoscore_star isoscore_unbiased isoscore_with_error isoscore_from_cov",
-    "geometry.measures": "mean_cosine partition_score explained_variance sv_anisotropy effective_rank "
-                         "outlier_dimensions",
-    "geometry.dimension": "two_nn two_nn_with_error gride",
-    "geometry.streaming": "IsoScoreMetric IsotropyMetrics",
-    "geometry.second_moments": "CKAMetric cka second_moments",
-    "geometry.watching": "watch",
-    "penalties.regularizers": "Regularizer IStar UnbiasedIStar",
-    "penalties.baselines": "CosReg VICRegCovariance Uniformity RelativeStrength",
-    "penalties.spread": "GOR FroSSL KoLeo SIGReg",
-    "penalties.whole_update": "WholeUpdate",
-    "penalties.topology": "barcode h0_bars persistent_entropy select_bars EntropyRegularizer",
-    "penalties.isolayer": "IsoLayer JointLoss IsoBN ClsModel",
-    "penalties.controls": "Placebo",
-    "penalties.second_stage": "train_isolayer cls_features",
-    "geometry.transforms": "Whitening AllButTheTop",
-    "penalties.integrations": "IsotropyTrainerMixin IsotropyCallback collect_reference ReferenceCallback",
-    "penalties.sentence_losses": "IsotropyLoss",
-    "text.tasks": "Task load_task",
-    "text.features": "encode Collator",
-    "text.encoders": "minilm_folder load_encoder hidden_states",
-    "training.runs": "RunConfig",
-    "training.records": "RunRecord",
-    "training.training": "train launch",
-    "sweeps.grids": "grid load_records load_sweep",
-    "sweeps.sweeps": "sweep",
-    "report.isotropy": "measure Isotropy",
-    "report.audit": "audit",
-    "report.figures": "comparison_figure",
-    "report.comparing": "compare",
-    "report.judging": "judge",
-    "embeddings.health": "health Health",
-    "embeddings.evaluator": "IsotropyEvaluator",
-    "embeddings.alarm": "CollapseAlarm",
-    "app.explorers": "explore_spectrum explore_batches explore_barcode",
-    "report.statistics": "paired_differences sign_flip_test student_interval crossed_interval holm seeds_needed",
+    "Measure models and vectors": {
+        "report.isotropy": "measure Isotropy", "report.comparing": "compare", "report.audit": "audit",
+        "embeddings.health": "health Health", "embeddings.evaluator": "IsotropyEvaluator",
+        "app.explorers": "explore_spectrum explore_batches explore_barcode"},
+    "Scores of a cloud of points": {
+        "geometry.scores": "isoscore isoscore_star isoscore_unbiased isoscore_with_error isoscore_from_cov",
+        "geometry.measures": "mean_cosine partition_score explained_variance sv_anisotropy effective_rank "
+                             "outlier_dimensions",
+        "geometry.dimension": "two_nn two_nn_with_error gride",
+        "penalties.topology": "barcode h0_bars persistent_entropy select_bars EntropyRegularizer"},
+    "Streams, and while a model trains": {
+        "geometry.streaming": "IsoScoreMetric IsotropyMetrics", "geometry.watching": "watch",
+        "geometry.second_moments": "CKAMetric cka second_moments", "embeddings.alarm": "CollapseAlarm"},
+    "Transforms of vectors": {"geometry.transforms": "Whitening AllButTheTop"},
+    "Penalties": {
+        "penalties.regularizers": "Regularizer IStar UnbiasedIStar",
+        "penalties.baselines": "CosReg VICRegCovariance Uniformity RelativeStrength",
+        "penalties.spread": "GOR FroSSL KoLeo SIGReg",
+        "penalties.isolayer": "IsoLayer JointLoss IsoBN ClsModel",
+        "penalties.second_stage": "train_isolayer cls_features",
+        "penalties.whole_update": "WholeUpdate", "penalties.controls": "Placebo"},
+    "In the loops of other libraries": {
+        "base.states": "HiddenStates",
+        "penalties.integrations": "IsotropyTrainerMixin IsotropyCallback collect_reference ReferenceCallback",
+        "penalties.sentence_losses": "IsotropyLoss"},
+    "Train and sweep": {
+        "training.runs": "RunConfig", "training.records": "RunRecord", "training.training": "train launch",
+        "sweeps.grids": "grid load_records load_sweep", "sweeps.sweeps": "sweep",
+        "report.figures": "comparison_figure"},
+    "Texts and encoders": {
+        "text.tasks": "Task load_task", "text.features": "encode Collator",
+        "text.encoders": "minilm_folder load_encoder hidden_states"},
+    "Is one better?": {
+        "report.judging": "judge",
+        "report.statistics": "paired_differences sign_flip_test student_interval crossed_interval holm seeds_needed"},
 }
-_owners = {name: module for module, names in _public.items() for name in names.split()}
+_owners = {name: module for owners in _public.values() for module, names in owners.items() for name in names.split()}
 
 # %% ../nbs/api.ipynb #ed2fae7d
 def __getattr__(name:str)->object:

@@ -28,7 +28,8 @@ class Surface:
         tree = ast.parse((self.package/"__init__.py").read_text(encoding="utf-8"))
         table = next(ast.literal_eval(node.value) for node in tree.body
                      if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_public")
-        self.owners = {name: module for module, names in table.items() for name in names.split()}
+        self.owners = {name: module for owners in table.values() for module, names in owners.items()
+                       for name in names.split()}
         self.examples = {}
         for cell in nbformat.read(root/"nbs"/"api.ipynb", 4).cells:
             if not cell.source.startswith("#| example"): continue

@@ -145,7 +145,7 @@ def _check_shrinkage(zeta:float, reference:Path|None, tokens:str)->None:
 # %% ../../nbs/app/02_measuring.ipynb #645db8da
 def _check_reads_no_text(what:"Measured")->None:
     "An error for an option that only a model has."
-    of_models = ("model", "dtype", "tokens", "layers", "batch_tokens", "max_length", "limit")
+    of_models = ("model", "device", "dtype", "tokens", "layers", "batch_tokens", "max_length", "limit")
     for name in of_models:
         if getattr(what, name) != getattr(type(what), name):
             option = name.replace("_", "-")
@@ -169,6 +169,7 @@ class Measured:
     max_length: int = 256           # tokens kept of a text
     zeta: float = 0.0               # shrinkage in [0, 1] of IsoScore*, which is shown beside IsoScore if it is above 0
     reference: Path | None = None   # other texts, as for --text, or points, whose covariance --zeta shrinks to
+    device: str | None = None       # where the model is, such as cpu or cuda:1; default: an accelerator, if there is one
     # of the model's weights: those of its file for auto
     dtype: Literal["float32", "bfloat16", "float16", "auto"] = "float32"
     processes: int | None = None    # that share the work, one thread each; default: one, or those of a launcher
@@ -269,10 +270,12 @@ def measure_command(
     else:
         texts, source = text_source(what.task, what.text, what.data_dir, what.hub, what.limit, column=what.column)
         layers = "all" if what.layers is None else what.layers
+        loading = dict(dtype=what.dtype)
+        if what.device is not None: loading["device_map"] = what.device
         if what.tokens == "audit": return _report(_audited(what, texts(), layers, source), out/"isotropy")
         found, n = measure_models([what.model], texts, what.hub, what.tokens, layers, what.batch_tokens,
                                   what.max_length, what.progress, None, what.zeta, _reference_texts(what),
-                                  what.processes, dict(dtype=what.dtype))
+                                  what.processes, loading)
         source = f"{n:,} text{'s'*(n != 1)} of {source}, tokens: {what.tokens}{cut_note(what.max_length)}"
     isotropy = Isotropy(source + said, what.tokens, found, environment())
     if place_of_process()[0] == 0: _report(isotropy, out/"isotropy", explain=True)
