@@ -460,3 +460,27 @@ def test_threads_have_masks_of_their_own():
         with torch.no_grad(): model(**batch)
     with watch(model) as seen, ThreadPoolExecutor(4) as pool: list(pool.map(run, batches))
     assert_saw(seen, "encoder.layer.1", points)
+
+
+@pytest.mark.filterwarnings("ignore")    # of mteb
+def test_what_mteb_evaluates_is_watched():
+    "A task of similarity made here; every layer has seen the tokens of its texts."
+    mteb = pytest.importorskip("mteb")
+    from datasets import Dataset
+    from mteb.abstasks.sts import AbsTaskSTS
+    from mteb.abstasks.task_metadata import TaskMetadata
+    unknown = ("reference date domains task_subtypes license annotations_creators dialect sample_creation "
+               "bibtex_citation").split()
+    class Made(AbsTaskSTS):
+        metadata = TaskMetadata(name="Made", description="Made here.", dataset=dict(path="of/none", revision="1"),
+                                type="STS", category="t2t", modalities=["text"], eval_splits=["test"],
+                                eval_langs=["eng-Latn"], main_score="cosine_spearman", **dict.fromkeys(unknown))
+        min_score, max_score = 0, 5
+        def load_data(self, **_):
+            texts = [f"text number {i}" for i in range(41)]
+            columns = dict(sentence1=texts[1:], sentence2=texts[:-1], score=[float(i % 6) for i in range(40)])
+            self.dataset, self.data_loaded = {"test": Dataset.from_dict(columns)}, True
+    model = pytest.importorskip("sentence_transformers").SentenceTransformer(str(minilm_folder()), device="cpu")
+    with watch(model) as seen: found = mteb.evaluate(model, [Made()], cache=None, show_progress_bar=False)
+    assert "cosine_spearman" in found.task_results[0].scores["test"][0]
+    assert len(seen.frame()) == 6 and seen.tokens > 300
