@@ -17,7 +17,7 @@ import istar_nb as inb
 import torch
 from harness import ratio, root, store, timed
 from istar_nb.base.modes import random_state, set_random_state
-from istar_nb.penalties.sentence_losses import joined
+from istar_nb.penalties.integrations import joined
 from istar_nb.text.features import Collator, encode
 from torch import nn
 

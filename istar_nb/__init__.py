@@ -27,15 +27,13 @@ _public = {
     "Transforms of vectors": {"geometry.transforms": "Whitening AllButTheTop"},
     "Penalties": {
         "penalties.regularizers": "Regularizer IStar UnbiasedIStar",
-        "penalties.baselines": "CosReg VICRegCovariance Uniformity RelativeStrength",
-        "penalties.spread": "GOR FroSSL KoLeo SIGReg",
-        "penalties.isolayer": "IsoLayer JointLoss IsoBN ClsModel",
-        "penalties.second_stage": "train_isolayer cls_features",
+        "penalties.baselines": "CosReg VICRegCovariance Uniformity GOR FroSSL KoLeo SIGReg RelativeStrength",
+        "penalties.isolayer": "IsoLayer JointLoss IsoBN ClsModel train_isolayer cls_features",
         "penalties.whole_update": "WholeUpdate", "penalties.controls": "Placebo"},
     "In the loops of other libraries": {
         "base.states": "HiddenStates",
-        "penalties.integrations": "IsotropyTrainerMixin IsotropyCallback collect_reference ReferenceCallback",
-        "penalties.sentence_losses": "IsotropyLoss"},
+        "penalties.integrations": "IsotropyTrainerMixin IsotropyCallback collect_reference ReferenceCallback "
+                                  "IsotropyLoss"},
     "Train and sweep": {
         "training.runs": "RunConfig", "training.records": "RunRecord", "training.training": "train launch",
         "sweeps.grids": "grid load_records load_sweep", "sweeps.sweeps": "sweep",

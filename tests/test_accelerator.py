@@ -38,7 +38,6 @@ from istar_nb.penalties.regularizers import IStar, UnbiasedIStar, pooled_isoscor
 from istar_nb.training.runs import RunConfig
 from istar_nb.geometry.scores import (isoscore, isoscore_eig, isoscore_from_cov, isoscore_star, isoscore_unbiased,
                                       isoscore_with_error)
-from istar_nb.training.setup import Progress, load_checkpoint, save_checkpoint
 from istar_nb.geometry.shrinkage import optimal_zeta
 from istar_nb.base.programs import launched
 from istar_nb.base.states import HiddenStates
@@ -47,8 +46,8 @@ from istar_nb.sweeps.sweeps import sweep
 from istar_nb.text.tasks import load_task
 from istar_nb.penalties.topology import EntropyRegularizer, h0_bars, persistent_entropy, select_bars
 from istar_nb.training.evaluation import evaluate
-from istar_nb.training.training import _launched, launch, train
-from istar_nb.training.updates import fine_tuning, update
+from istar_nb.training.training import _launched, launch, load_checkpoint, save_checkpoint, train
+from istar_nb.training.updates import Progress, fine_tuning, update
 from istar_nb.geometry.transforms import AllButTheTop, NormMoments, Whitening
 from istar_nb.geometry.unbiased import unbiased_traces
 from istar_nb.geometry.watching import watch

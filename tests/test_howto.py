@@ -124,7 +124,7 @@ def method():
 def test_a_method_is_a_class_and_a_row(tmp_path):
     "As the page prints them, put into a copy of the package."
     page, package, (defined, row) = ROOT/"nbs"/"howto"/"5_method.ipynb", copied(tmp_path), method()
-    put_before(package/"training"/"methods.py", '    "none": Method(', row)
+    put_before(package/"training"/"runs.py", '    "none": Method(', row)
     with (package/"penalties"/"regularizers.py").open("a", encoding="utf-8") as file: file.write(f"\n\n{defined}\n")
 
     command = next(re.findall(r"istar (train .*--method variance.*)", cell)
@@ -160,7 +160,7 @@ def extended(tmp_path_factory):
     for part in ("conftest.py", "pytest.ini", "settings.ini"): shutil.copy(ROOT/part, folder)
     for stem, line, text in [
             ("00_regularizers", None, defined),
-            ("01_methods", '    "none": Method(', row), ("03_tasks", '    Task("stdlib-docs"', task),
+            ("02_runs", '    "none": Method(', row), ("03_tasks", '    Task("stdlib-docs"', task),
             ("04_measures", None, function),
             ("06_halves", *(f"from istar_nb.geometry.measures import{name}" for name in ("", " stable_rank_of"))),
             ("06_halves", "                sv_anisotropy=shares[0]", value), ("01_figures", '    "two_nn": ', name)]:
@@ -172,7 +172,7 @@ def extended(tmp_path_factory):
 
 
 def test_additions_break_no_notebook_that_lists_what_there_is(extended):
-    listing = ["geometry/06_halves", "text/03_tasks", "training/01_methods", "training/02_runs", "report/01_figures",
+    listing = ["geometry/06_halves", "text/03_tasks", "training/02_runs", "report/01_figures",
                "report/04_reports"]
     tests = [*(f"nbs/{name}.ipynb" for name in listing), "tests/test_tasks.py::test_every_task_states_itself"]
     run = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests], cwd=extended,

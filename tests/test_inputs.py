@@ -13,11 +13,10 @@ import istar_nb as inb
 from istar_nb.geometry.dimension import gride, two_nn
 from istar_nb.geometry.second_moments import CKAMetric
 from istar_nb.penalties.baselines import RelativeStrength
-from istar_nb.penalties.isolayer import isotropy_loss
+from istar_nb.penalties.isolayer import Features, isotropy_loss
 from istar_nb.geometry.scores import isoscore, isoscore_unbiased
 from istar_nb.geometry.measures import (effective_rank, explained_variance, high_variance_dimensions, mean_activation,
                                         mean_cosine, outlier_dimensions, partition_score, sv_anisotropy)
-from istar_nb.penalties.second_stage import Features
 from istar_nb.report.model_measures import Measurement, pooled_summary
 from istar_nb.penalties.topology import h0_bars, persistent_entropy, select_bars
 from istar_nb.report.statistics import bootstrap_interval

@@ -19,9 +19,8 @@ from trainers import KeepGradients, MeanOfPairs, sentence_pairs, without_dropout
 
 from istar_nb.base import states
 from istar_nb.text.encoders import hidden_states, load_encoder
-from istar_nb.penalties.integrations import (IsotropyCallback, IsotropyTrainerMixin, ReferenceCallback,
-                                             collect_reference, model_states)
-from istar_nb.penalties.sentence_losses import IsotropyLoss, WholeUpdateMixin, joined
+from istar_nb.penalties.integrations import (IsotropyCallback, IsotropyLoss, IsotropyTrainerMixin, ReferenceCallback,
+                                             WholeUpdateMixin, collect_reference, joined, model_states)
 from istar_nb.penalties.whole_update import WholeUpdate
 from istar_nb.report.isotropy import measure
 from istar_nb.base.modes import evaluating, same_random_state

@@ -8,8 +8,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch.nn.parallel import DistributedDataParallel
 
 from istar_nb.text.encoders import forward_with_states, load_encoder
-from istar_nb.penalties.isolayer import ClsModel, IsoBN, IsoLayer, JointLoss, make_transform
-from istar_nb.penalties.second_stage import Features, cls_features, split_indices, train_isolayer
+from istar_nb.penalties.isolayer import (ClsModel, Features, IsoBN, IsoLayer, JointLoss, cls_features,
+                                         make_transform, split_indices, train_isolayer)
 from istar_nb.text.features import Collator, encode
 from istar_nb.text.tasks import load_task
 from istar_nb.training.runs import RunConfig

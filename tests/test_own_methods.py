@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from istar_nb.app.cli import main
-from istar_nb.penalties.spread import GOR
+from istar_nb.penalties.baselines import GOR
 from istar_nb.base.states import HiddenStates
 from istar_nb.report.figures import method_color, run_label
 from istar_nb.sweeps.grids import load_records

@@ -6,13 +6,13 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from istar_nb.penalties.baselines import CosReg, RelativeStrength, Uniformity, VICRegCovariance
+from istar_nb.penalties.baselines import (GOR, CosReg, FroSSL, KoLeo, RelativeStrength, SIGReg, Uniformity,
+                                          VICRegCovariance)
 from istar_nb.base.covariance import covariance
 from istar_nb.geometry.dimension import two_nn
 from istar_nb.text.encoders import hidden_states, load_encoder
 from istar_nb.base.modes import check_precision, format_of, product_format, products_in
 from istar_nb.penalties.regularizers import IStar, UnbiasedIStar, batch_zeta
-from istar_nb.penalties.spread import GOR, FroSSL, KoLeo, SIGReg
 from istar_nb.geometry.scores import isoscore, isoscore_star, isoscore_unbiased, reference_of
 from istar_nb.geometry.shrinkage import optimal_zeta
 from istar_nb.base.states import HiddenStates

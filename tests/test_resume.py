@@ -90,7 +90,7 @@ def test_half_written_checkpoint_does_not_count(made, tmp_path):
     small = replace(config, limit=64, epochs=1)
     folder = tmp_path/"checkpoints"/small.id/"writing.tmp"
     folder.mkdir(parents=True)
-    (folder/"session.json").write_text("{")
+    (folder/"session.pt").write_text("{")
     assert (train(small, tmp_path, data, progress=False).status == "done"
             and not list((tmp_path/"checkpoints").iterdir()))
 
@@ -164,7 +164,7 @@ def test_killed_in_the_second_stage_of_a_run_that_ended_early(tmp_path, monkeypa
     assert go_on(config, tmp_path/"broken", data).same == whole.same
 
 
-@pytest.mark.parametrize("name", ["session.safetensors", "session.json", "rank-0.safetensors"])
+@pytest.mark.parametrize("name", ["session.pt", "rank-0.pt"])
 def test_a_damaged_checkpoint_is_passed_over(tmp_path, name):
     config, data = (RunConfig(model=str(write_model(tmp_path/"model")), method="istar", lam=1, refresh="start", **toy),
                     write_task(tmp_path/"data"))

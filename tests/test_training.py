@@ -17,8 +17,7 @@ from istar_nb.training.runs import RunConfig
 from istar_nb.text.task_scores import one_answer
 from istar_nb.training.evaluation import evaluate
 from istar_nb.training.training import train
-from istar_nb.training.setup import Progress
-from istar_nb.training.updates import add_gradients, fine_tuning
+from istar_nb.training.updates import Progress, add_gradients, fine_tuning
 from toy_task import write_still_model
 from processes import on_two
 
@@ -48,7 +47,7 @@ def few_validation_rows(monkeypatch):
 
 @pytest.mark.parametrize("precision, emulated, said", [("bf16", True, 1), ("bf16", False, 0), ("fp32", True, 0)])
 def test_bf16_says_where_it_is_slow(precision, emulated, said, tmp_path, monkeypatch):
-    monkeypatch.setattr("istar_nb.training.setup.emulates_bf16", lambda device: emulated)
+    monkeypatch.setattr("istar_nb.training.updates.emulates_bf16", lambda device: emulated)
     tiny = RunConfig(model="tiny-bert", limit=40, batch_size=20, epochs=1, max_length=16, precision=precision)
     with warnings.catch_warnings(record=True, action="always") as heard: train(tiny, tmp_path, progress=False)
     assert [str(w.message) for w in heard].count("this processor has no instructions for bfloat16: `precision` 'bf16' "
@@ -233,4 +232,4 @@ def test_a_run_goes_through_few_modules(tmp_path):
     finally: sys.setprofile(None)
     assert len(visited) <= 29, sorted(visited)
     own = {name.split(os.sep)[1] for name in visited if name.startswith("training")}
-    assert own == {"training.py", "updates.py", "setup.py", "evaluation.py", "records.py", "runs.py", "methods.py"}
+    assert own == {"training.py", "updates.py", "evaluation.py", "records.py", "runs.py"}

@@ -7,12 +7,10 @@ from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from istar_nb.base.covariance import covariance
 from istar_nb.base.states import HiddenStates
-from istar_nb.penalties.baselines import CosReg, Uniformity, VICRegCovariance
-from istar_nb.penalties.integrations import IsotropyTrainerMixin
+from istar_nb.penalties.baselines import GOR, CosReg, FroSSL, KoLeo, SIGReg, Uniformity, VICRegCovariance
+from istar_nb.penalties.integrations import IsotropyLoss, IsotropyTrainerMixin, WholeUpdateMixin
 from istar_nb.penalties.isolayer import ClsModel, IsoBN
-from istar_nb.penalties.sentence_losses import IsotropyLoss, WholeUpdateMixin
 from istar_nb.penalties.regularizers import IStar, UnbiasedIStar
-from istar_nb.penalties.spread import GOR, FroSSL, KoLeo, SIGReg
 from istar_nb.penalties.whole_update import WholeUpdate
 from istar_nb.text.encoders import load_encoder
 from istar_nb.text.features import Collator, encode
@@ -93,6 +91,17 @@ def test_a_run_has_the_penalty_of_the_update(options):
     rows = list(range(48))
     one, three = gradient([rows]), gradient([rows[:16], rows[16:20], rows[20:]])
     assert (one - three).norm() < 1e-4*one.norm()
+
+
+def test_an_update_of_too_few_points_has_no_gradient():
+    "Of penalties that keep their points, too, whose points were once taken for their gradients."
+    layers, mask = cloud()
+    for name in ("frossl", "uniformity", "koleo", "sigreg"):
+        leaves = [layer[:1].clone().requires_grad_() for layer in layers]
+        one, penalty = HiddenStates(leaves, mask[:1]), WholeUpdate(make(name))
+        with pytest.warns(UserWarning, match="the penalty of such a batch is zero"): penalty.prepare([(one, None)])
+        penalty(one).backward()
+        assert all(leaf.grad is None or not leaf.grad.any() for leaf in leaves), name
 
 
 class IsotropyTrainer(IsotropyTrainerMixin, Trainer): pass

@@ -192,7 +192,7 @@ def say_failures(errors:Iterable)->None: # of runs; whatever is not text is no e
 # %% ../../nbs/app/01_commands.ipynb #d827d511
 def say_collapsed(runs:"pd.DataFrame")->None: # of `table_of`
     "How many finished runs give every row one answer, what that may mean, and how many have no score."
-    from istar_nb.training.methods import has_penalty, is_known
+    from istar_nb.training.runs import has_penalty, is_known
     done = runs[runs.status == "done"]
     dead, blank = done[done.collapsed == 1], done.score.isna().sum()
     forced = [lam != 0 and (not is_known(method) or has_penalty(method)) for method, lam in zip(dead.method, dead.lam)]

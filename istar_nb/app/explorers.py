@@ -25,9 +25,8 @@ from ..geometry.scores import isoscore, isoscore_from_cov, isoscore_star, isosco
 from ..penalties.topology import SELECTIONS, edge_lengths, features_of, persistent_entropy
 from ..penalties.trees import spanning_forest
 from ..report.figures import method_color, png_bytes, run_label, style
-from ..training.methods import METHODS, method_of, okabe_ito, owners
+from ..training.runs import METHODS, RunConfig, defaults, method_of, okabe_ito, owners
 from ..training.records import RunRecord, iterate_records
-from ..training.runs import RunConfig, defaults
 
 if TYPE_CHECKING:
     from ipywidgets import VBox

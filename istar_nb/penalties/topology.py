@@ -8,7 +8,7 @@ __all__ = ['SELECTIONS', 'label_faults', 'EdgeLengths', 'edge_lengths', 'h0_bars
 
 # %% ../../nbs/penalties/02_topology.ipynb #b690d056
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -20,7 +20,7 @@ from torch import Tensor
 from ..base.checks import check_number
 from ..base.points import as_points, check_finite, check_tensor, from_numpy, peak, working_dtype
 from ..base.processes import check_scope, each_process, gathered, process_rank
-from .regularizers import Pushed, Regularizer, Shown
+from .regularizers import UpdateRegularizer
 from ..base.states import HiddenStates, check_states
 from .trees import divided, power_of_two, rooted_forest, spanning_forest
 
@@ -285,12 +285,10 @@ def _global_batch(
     return torch.cat(parts), torch.cat(gathered(labels.to(x.device).long(), counts, group)) if by_class else None
 
 # %% ../../nbs/penalties/02_topology.ipynb #eb762f36
-class EntropyRegularizer(Regularizer):
+class EntropyRegularizer(UpdateRegularizer):
     "Minus the persistent entropy of the [CLS] states of every class (*Shrink the longest*, Section 4)."
     layer = -1            # whose [CLS] states
     by_class = True       # whether labels are needed
-    needs_update = True
-    shown = Shown([])     # the micro-batches that are to come
 
     def __init__(self,
         selection:Literal["atienza", "released", "none"]="atienza", # which bars count as features; see `select_bars`
@@ -310,30 +308,18 @@ class EntropyRegularizer(Regularizer):
         self.layer, self.scope = check_number("layer", layer, whole=True), check_scope(scope)
         self.maxdim, self.noise = maxdim, noise
 
-    def forward(self, states:HiddenStates, labels:Tensor|None=None)->Tensor: # () float32 ≤ 0
-        "-Σ_c H of the batch, or of the whole update after `prepare`."
+    def clouds(self, states:HiddenStates)->list[Tensor]: # one, (n, d)
+        "The [CLS] states of the layer."
         x = check_states(states).points(self.layer, "cls")
-        return self.share(x.to(working_dtype(x))) if self.shown else self.penalty(x, labels)
+        return [x.to(working_dtype(x))]
 
-    def prepare(self,
-        batches:Iterable[tuple[HiddenStates,Tensor|None]], # states, without gradients, and labels of an update
-    )->None:
-        "Make the next calls, one for each of `batches`, share the penalty of all of them."
-        batches = [(states.points(self.layer, "cls").detach(), labels) for states, labels in batches]
-        if not batches: raise ValueError("`batches` is empty: an update has at least one micro-batch")
-        with torch.inference_mode(False), torch.enable_grad():
-            leaves = [x.to(working_dtype(x)).clone().requires_grad_() for x, _ in batches]
-            labels = _joined_labels([labels for _, labels in batches]) if self.by_class else None
-            value = self.penalty(torch.cat(leaves), labels)
-            gradients = torch.autograd.grad(value, leaves)
-            self.value, self.shown = value.detach(), Shown([(len(x), x.detach()) for x in leaves])
-            self.gradients = [g*len(batches) for g in gradients]
+    def of_points(self, clouds:list[Tensor], labels:Sequence)->Tensor: # () ≤ 0
+        "-Σ_c H of the points of several micro-batches."
+        return self.penalty(*clouds, _joined_labels(labels) if self.by_class else None)
 
-    def share(self, x:Tensor)->Tensor: # () the value of the update
-        "The prepared value with the gradient of one micro-batch."
-        self.shown.meet(len(x), x)
-        gradient = self.gradients.pop(0)
-        return self.value + Pushed.apply(lambda x: [gradient], x)
+    def of_batch(self, states:HiddenStates, labels:Tensor|None=None)->Tensor: # () float32 ≤ 0
+        "-Σ_c H of the batch."
+        return self.penalty(*self.clouds(states), labels)
 
     def penalty(self, x:Tensor, labels:Tensor|None)->Tensor: # () ≤ 0, of all processes
         "Minus the sum of the classes' entropies, and of their mean noise times its weight."

@@ -6,22 +6,23 @@
 __all__ = ['WholeUpdate']
 
 # %% ../../nbs/penalties/09_whole_update.ipynb #9b500002
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..base.covariance import scatter
 from ..base.points import peak, scalar_dtype, unit_of, working_dtype
-from ..base.processes import process_count, reduce_together
-from ..base.states import HiddenStates, check_states
+from ..base.processes import reduce_together
+from ..base.states import HiddenStates
 from ..geometry.batch_scores import check_sentences, gradient_about, sums_about, traces_about
 from ..geometry.scores import check_count, pooled_mean, ratio_score
 from ..geometry.shrinkage import zeta_star
-from ..base.covariance import scatter
 from .baselines import LayerPenalty, MomentPenalty, unit_vectors
-from .regularizers import (IStar, Pushed, Regularizer, Shown, UnbiasedIStar, check_regularizer,
-                                             score_penalty)
+from .regularizers import (IStar, PointUpdate, Pushed, Regularizer, UnbiasedIStar, UpdateRegularizer,
+                                             check_regularizer, score_penalty)
 
 # %% ../../nbs/penalties/09_whole_update.ipynb #9b500023
 def _scored(penalty:IStar, sums:Tensor, products:Tensor, sentences)->tuple[Tensor,Tensor]: # (P, d+1), (P, d, d)
@@ -63,10 +64,13 @@ class _MomentUpdate:
     def see(self, states:HiddenStates, labels:Tensor|None=None)->None:
         "Add a micro-batch."
         parts = self.clouds(states)
-        if self.about is None: self.begin(parts)
+        if self.about is None:
+            self.begin(parts)
         for i, part in enumerate(parts):
-            for x in part: self.add(i, x)
-        if self.sentences is not None: self.sentences.see(states)
+            for x in part:
+                self.add(i, x)
+        if self.sentences is not None:
+            self.sentences.see(states)
 
     def add(self, i:int, x:Tensor)->None: # (n, d)
         "Add points to a part's sums."
@@ -85,7 +89,12 @@ class _MomentUpdate:
             for sums in (self.sums, self.products):
                 if sums is not None: dist.all_reduce(sums, group=group)
         d = self.sums.shape[1] - 4
-        for row in self.sums[:, d:].tolist(): self.check(row)
+        for count, zeros, bad, _ in self.sums[:, d:].tolist():
+            if self.directions:
+                self.penalty.check((count, zeros, bad))
+            check_count(count)
+            if bad:
+                raise ValueError("`states` has values that are not finite (NaN or infinity)")
         leaves = [self.sums[:, :d+1].clone().requires_grad_()]
         if self.products is not None: leaves.append(self.products.requires_grad_())
         value = self.value(*leaves)
@@ -93,13 +102,6 @@ class _MomentUpdate:
         self.slopes = ds[:, :d], (dQ[0] + dQ[0].mT if dQ else None)
         self.sums = self.products = None
         return value.detach()
-
-    def check(self, facts:Sequence[float])->None: # count, zero, not finite, overflow
-        "An error for sums that have no penalty, the same on every process."
-        count, zeros, bad, _ = facts
-        if isinstance(self.penalty, LayerPenalty) and self.directions: self.penalty.check((count, zeros, bad))
-        check_count(count)
-        if bad: raise ValueError("`states` has values that are not finite (NaN or infinity)")
 
     def value(self, sums:Tensor, products:Tensor|None=None)->Tensor: # ()
         "The penalty's formula."
@@ -203,65 +205,24 @@ class _SentenceUpdate:
             return gradient_about(clouds, sentences, *self.about[i], slopes)
         return Pushed.apply(make, *clouds)
 
-# %% ../../nbs/penalties/09_whole_update.ipynb #9b500041
-class _PointUpdate:
-    "The penalty of an update by its points, which are kept."
-    def __init__(self, penalty:LayerPenalty): self.penalty, self.kept = penalty, []
-
-    def see(self, states:HiddenStates, labels:Tensor|None=None)->None:
-        "Add a micro-batch."
-        self.kept.append([cloud.detach().clone() for cloud in self.penalty.clouds(states)])
-
-    def end(self)->Tensor: # () the penalty
-        "Its value, and the gradient in every point."
-        with torch.autocast(self.kept[0][0].device.type, enabled=False):
-            leaves = [[x.to(working_dtype(x)).requires_grad_() for x in clouds] for clouds in self.kept]
-            values = self.penalty.penalties([torch.cat(same) for same in zip(*leaves)])
-            value = torch.stack(values).mean()
-            found = iter(torch.autograd.grad(value, [x for clouds in leaves for x in clouds]))
-        # the gradient of several processes is multiplied by their number already
-        W = process_count(self.penalty.group)
-        self.kept = [[next(found)/W for _ in clouds] for clouds in leaves]
-        return value.detach()
-
-    def share(self, states:HiddenStates, factor:float)->Tensor: # () 0 with gradient
-        "The gradient of a micro-batch's points, times `factor`."
-        return sum(Pushed.apply(lambda x, g=g: [(g*factor).to(x.dtype)], x)
-                   for x, g in zip(self.penalty.clouds(states), self.kept.pop(0)))
-
-# %% ../../nbs/penalties/09_whole_update.ipynb #9b500051
-def _update_of(penalty:Regularizer)->object:
-    "How a penalty is made of several micro-batches; an error for one that cannot be."
-    if type(penalty) is UnbiasedIStar: return _SentenceUpdate(penalty)
-    if type(penalty) is IStar or isinstance(penalty, MomentPenalty): return _MomentUpdate(penalty)
-    if isinstance(penalty, LayerPenalty): return _PointUpdate(penalty)
-    raise TypeError(f"`regularizer` {type(penalty).__name__} has no form for several micro-batches: it must be IStar, "
-                    "UnbiasedIStar, or a LayerPenalty or MomentPenalty of `baselines`")
-
-# %% ../../nbs/penalties/09_whole_update.ipynb #9b500052
-def _mark(states:HiddenStates)->tuple[int,Tensor]: # how many tokens; (d,) the first state of the last layer
-    "What tells a micro-batch of the second pass from another one."
-    first = states.kept[-1].detach()[0, 0].to(torch.float32, copy=True)    # a view would keep the whole layer
-    return int(states.host_mask.count_nonzero()), first
-
 # %% ../../nbs/penalties/09_whole_update.ipynb #9b500053
-class WholeUpdate(Regularizer):
+class WholeUpdate(UpdateRegularizer):
     "A penalty that counts the micro-batches of an update as one batch."
     regularizer:Regularizer    # the other
-    needs_update = True
-    shown:Shown                # the micro-batches that are to come
 
     def __init__(self,
         regularizer:Regularizer, # I-STAR in its variants, CosReg, VICReg, GOR, FroSSL, uniformity, KoLeo or SIGReg
     ):
         super().__init__()
-        self.regularizer, self.shown = check_regularizer(regularizer), Shown([])
-        _update_of(regularizer)    # an error if there is no way
+        self.regularizer = check_regularizer(regularizer)
+        self.start()    # an error if there is no way
 
     def __getattr__(self, name:str)->object:
-        try: return super().__getattr__(name)
+        try:
+            return super().__getattr__(name)
         except AttributeError:
-            if name == "regularizer": raise
+            if name == "regularizer":
+                raise
             return getattr(self.regularizer, name)
 
     @property
@@ -275,28 +236,18 @@ class WholeUpdate(Regularizer):
 
     def collect(self, batches:Iterable[HiddenStates])->None: self.regularizer.collect(batches)
 
-    @torch.no_grad()
-    def prepare(self,
-        batches:Iterable[tuple[HiddenStates,Tensor|None]], # states, without gradients, and labels of an update
-    )->None:
-        "Make the next calls, one for each of `batches`, share the penalty of all of them."
-        self.update, marks = _update_of(self.regularizer), []
-        for states, labels in batches:
-            with torch.autocast(states.device.type, enabled=False): self.update.see(check_states(states), labels)
-            marks.append(_mark(states))
-        if not marks: raise ValueError("`batches` is empty: an update has at least one micro-batch")
-        self.count, self.shown, self.value = len(marks), Shown(marks), None
-        def penalty():
-            with torch.inference_mode(False), torch.enable_grad(): return self.update.end()
-        zero = self.regularizer.unless_too_few(states, penalty)
-        self.value = zero.detach().to(working_dtype(states.kept[-1]))
-        if not hasattr(self.update, "slopes") and not hasattr(self.update, "kept"): self.update = None    # too few
+    def start(self)->Any:
+        "How the penalty is made of several micro-batches; an error for one that cannot be."
+        penalty = self.regularizer
+        if type(penalty) is UnbiasedIStar:
+            return _SentenceUpdate(penalty)
+        if type(penalty) is IStar or isinstance(penalty, MomentPenalty):
+            return _MomentUpdate(penalty)
+        if isinstance(penalty, LayerPenalty):
+            return PointUpdate(penalty)
+        raise TypeError(f"`regularizer` {type(penalty).__name__} has no form for several micro-batches: it must be "
+                        "IStar, UnbiasedIStar, or a LayerPenalty or MomentPenalty of `baselines`")
 
-    def forward(self, states:HiddenStates, labels:Tensor|None=None)->Tensor: # () float32
-        "The penalty of the whole update, with the share of one micro-batch in its gradient; else of the batch."
-        if not self.shown: return self.regularizer(states, labels)
-        self.shown.meet(*_mark(check_states(states)))
-        factor = self.count*process_count(self.regularizer.group)    # a loop divides by both
-        with torch.autocast(states.device.type, enabled=False):
-            if self.update is None: return torch.stack([x[:0].sum().to(self.value) for x in states.kept]).sum()
-            return self.value + self.update.share(states, factor)
+    def of_batch(self, states:HiddenStates, labels:Tensor|None=None)->Tensor: # ()
+        "The penalty of a batch by itself."
+        return self.regularizer(states, labels)

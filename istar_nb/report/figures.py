@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ..training.methods import method_of
+from ..training.runs import method_of
 from ..training.records import RunRecord
 
 if TYPE_CHECKING:

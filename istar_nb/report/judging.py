@@ -23,8 +23,7 @@ from ..text.features import TaskRows
 from ..text.frames import file_format, read_splits
 from ..text.tasks import load_task
 from ..training.records import answers_of, iterate_records
-from ..training.methods import has_penalty, is_known, method_of
-from ..training.runs import RunConfig, check_type, defaults, task_of
+from ..training.runs import RunConfig, check_type, defaults, has_penalty, is_known, method_of, task_of
 from .figures import new_axes, signed
 from .reports import markdown_table, show_table, show_value
 from .results import is_results, read_results

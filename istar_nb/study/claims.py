@@ -29,7 +29,7 @@ from .own_claims import every_method, from_scratch
 from .verdicts import (Claim, Estimate, correct, meanings, number, plot_estimates, probability,
                                      what_it_takes)
 from ..text.tasks import task_title
-from ..training.methods import METHODS
+from ..training.runs import METHODS
 
 # %% ../../nbs/study/07_claims.ipynb #48b41785
 pages = (istar_table1, istar_table2, istar_figure2, istar_figure3, istar_figure4, istar_figure5, istar_figure6,

@@ -30,8 +30,8 @@ from .pretrain_runs import PretrainConfig, PretrainRecord
 from ..base.programs import check_alone
 from ..penalties.regularizers import IStar, pooled_isoscore
 from ..training.records import data_sha256, folder_hashes, made_before, model_hashes
-from ..training.setup import (Progress, Setup, check_loss, held, load_checkpoint, machine,
-                                     make_accelerator, optimize, step, written)
+from ..training.training import held, load_checkpoint, written
+from ..training.updates import Progress, Setup, check_loss, machine, make_accelerator, optimize, step
 from ..training.training import Objective, carry_through
 
 if TYPE_CHECKING: from transformers import PreTrainedModel

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..base.checks import check_number
-from ..penalties.second_stage import split_indices
+from ..penalties.isolayer import split_indices
 from .tasks import Task, TaskData, answer_span, row_label
 
 if TYPE_CHECKING: from transformers import PreTrainedTokenizerBase

@@ -28,7 +28,6 @@ from ..base.programs import progress_bar
 from ..penalties.regularizers import pooled_isoscore
 from .runs import padding_counts
 from ..geometry.scores import TooFew, isoscore, isoscore_from_cov
-from .setup import Setup
 from ..geometry.sums import inverse_norms, norms_of
 from ..base.states import HiddenStates, choose_layers
 from ..text.task_scores import answer_spread, one_answer, span_answers, task_metrics
@@ -220,7 +219,7 @@ class Evaluation:
         self.cls.append((rows, [x.cpu() for x in points]))
         self.outputs.append((rows, _head_outputs(out, self.kind)))
 
-    def gather(self, setup:Setup)->None:
+    def gather(self, setup)->None: # of a training
         "Bring the parts of all processes together, in the order of the rows."
         if setup.world > 1:
             self.outputs, self.cls = gather_object(self.outputs), gather_object(self.cls)
@@ -258,7 +257,7 @@ def _star_scores(
 
 # %% ../../nbs/training/06_evaluation.ipynb #f459fa52
 @torch.no_grad()
-def _padding_geometry(setup:Setup, sentences:int=256)->dict[str,float|None]:
+def _padding_geometry(setup, sentences:int=256)->dict[str,float|None]:
     "Real tokens and padding in the first validation sentences, batched as training batches are."
     c, data = setup.config, setup.data
     parts = [Moments(setup.bare.config.hidden_size, setup.device) for _ in range(2)]
@@ -286,7 +285,10 @@ def _sentences(
     return [passages.setdefault(rows[f["example"]]["context"], len(passages)) for f in features]
 
 # %% ../../nbs/training/06_evaluation.ipynb #80948533
-def evaluate(setup:Setup, epoch:int=0)->dict:
+def evaluate(
+    setup,       # of a training: its `Setup`
+    epoch:int=0, # after which it is measured
+)->dict:         # names and plain values
     "The task's metrics and the geometry of the states on all validation rows."
     data, features, task = setup.data, setup.data.held_out, setup.data.task
     order = sorted(range(len(features)), key=lambda i: len(features[i]["input_ids"]))
@@ -334,7 +336,7 @@ def state_sketch(
 
 # %% ../../nbs/training/06_evaluation.ipynb #0a1c8e14
 def padding_gradient(
-    setup:Setup,          # whose penalty counts padding
+    setup,                    # of a training whose penalty counts padding
     states:HiddenStates,      # of a micro-batch
 )->dict[str,float|None]:      # None where a batch is too small to tell
     "IsoScore of the real tokens alone, and the share of the penalty's squared gradient that falls on padding."
