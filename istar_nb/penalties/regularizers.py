@@ -118,9 +118,9 @@ class Shown:
     def __len__(self)->int: return len(self.marks)
 
     @staticmethod
-    def mark(states:HiddenStates)->tuple[int,Tensor]: # how many tokens; (d,) the first state of the last layer
+    def mark(states:HiddenStates)->tuple[int,Tensor]: # how many tokens; (1, d) the first state of the last layer
         "What tells a micro-batch from another one."
-        first = states.kept[-1].detach()[0, 0].to(torch.float32, copy=True)    # a view would keep the whole layer
+        first = states.kept[-1].detach()[:1, 0].to(torch.float32, copy=True)    # a view would keep the whole layer
         return int(states.host_mask.count_nonzero()), first
 
     def meet(self, states:HiddenStates)->None:
@@ -144,7 +144,8 @@ class PointUpdate:
 
     def see(self, states:HiddenStates, labels:Tensor|None=None)->None:
         "Add a micro-batch."
-        self.kept.append([cloud.detach().clone() for cloud in self.penalty.clouds(states)])
+        with torch.inference_mode(False):
+            self.kept.append([cloud.detach().clone() for cloud in self.penalty.clouds(states)])
         self.labels.append(labels)
 
     def end(self)->Tensor: # () the penalty
