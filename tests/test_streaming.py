@@ -645,3 +645,29 @@ def measured(rows, d):
     m = Measurement()
     m.update(torch.randn(rows, d, generator=torch.Generator().manual_seed(0)))
     return m
+
+
+def test_points_wider_than_memory_are_folded_and_the_report_says_so(single_thread, capsys):
+    "Equal digits for any number of processes; scores within their errors, linear measures exact, no spectrum."
+    x, memory = torch.randn(5000, 1100, generator=torch.Generator().manual_seed(0)), 0.017
+    x = x*torch.linspace(2, 0.3, 1100) + 0.2
+    x[:, 7] = x[:, 7]*20 + 50
+    narrow = measure(x, memory=memory)
+    assert narrow.measures == measure(x, memory=memory, processes=3).measures
+    plain, found, far = (m.measures["points"]["points"]
+                         for m in (measure(x), narrow, measure(x.double() + 1e6, memory=memory)))
+    for name in ("isoscore", "isoscore_unbiased"):
+        assert abs(found[name] - plain[name]) < 3*found[f"{name}_se"] < 0.2*plain[name]
+        assert far[name] == pytest.approx(found[name], rel=1e-4)
+    for name in ("mean_cosine", "outlier_share", "outliers", "count", "two_nn"):
+        assert found[name] == pytest.approx(plain[name], rel=1e-5)
+    assert found["effective_rank_centred"] is None and found["folded"] == 1024 and "folded" not in plain
+    narrow.show()
+    assert "folded onto 1,024" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(ValueError, match="covariance of 1,100 dimensions needs sums of 0.0 GB"):
+        measure(x, zeta=0.2, reference=x, memory=memory)
+
+
+def test_few_wide_points_are_measured_as_they_are():
+    x = torch.randn(300, 1500, generator=torch.Generator().manual_seed(0))
+    assert measure(x, memory=0.017).measures == measure(x).measures

@@ -53,7 +53,7 @@ class Sample:
         "Take in points with places from `start` on; `size` of all seen so far stay: those with the smallest keys."
         keys = keys_of(start + np.arange(len(index)))
         near = (keys < self.keys[-1]) if len(self.keys) == self.size else keys == keys
-        self.keep(keys[near], x[index[near.to(index.device)]].to(working_dtype(x)).cpu())
+        self.keep(keys[near], x[index[near.to(index.device)]].cpu())
 
     def keep(self, keys:Tensor, points:Tensor)->None: # (n,), (n, d)
         "Take in points with their keys."
@@ -99,7 +99,7 @@ class Measurement:
 
     def measures(self)->Estimates:
         "Every measure, with its error and the influence of every text of the sample."
-        return measures_of(self.total.halves())
+        return measures_of(self.total)
 
     def summary(self,
         known:Estimates|None=None, # where they have been computed
@@ -107,7 +107,7 @@ class Measurement:
         "Every measure as plain numbers, with standard errors; the outlier dimensions; what the errors come from."
         values, errors, _, keys = known or self.measures()
         with contextlib.suppress(ValueError):    # points at equal distances have no dimension
-            dimension = two_nn_with_error(self.sample.points)
+            dimension = two_nn_with_error(self.sample.points.to(working_dtype(self.sample.points)))
             values, errors = values | dict(two_nn=dimension[0]), errors | dict(two_nn=dimension[1])
         values = {k: v.tolist() for k, v in values.items()} | dict(outliers=values["outliers"].nonzero()[:, 0].tolist())
         values |= {f"{k}_se": v.item() for k, v in errors.items()}
@@ -115,9 +115,10 @@ class Measurement:
         sample = f"all {count}" if self.total.whole else f"{count}, drawn at random"
         return finite(values) | dict(sample=sample) | self.gap()
 
-    def gap(self)->dict: # "left_out" alone, or nothing
-        "The texts that were left out."
-        return dict(left_out=self.left_out) if self.left_out else {}
+    def gap(self)->dict: # "left_out" and "folded", where there is something to say
+        "The texts that were left out, and what wide points are folded onto."
+        folded = dict(folded=self.total.r) if self.total.folded and not self.total.whole else {}
+        return folded | (dict(left_out=self.left_out) if self.left_out else {})
 
     def finite_texts(self, x:Tensor, mask:Tensor, numbers:Tensor)->Tensor: # (B,) bool
         "Which texts of a batch that could not be taken in are finite; the others are noted, and none is an error."
@@ -306,8 +307,9 @@ def _shrinkage(found:dict[int,Measurement], zeta:float)->Shrinkage:
     parts = {str(l): m for l, m in found.items()} | pooled_of([m for l, m in found.items() if l > 0])
     covs = {}
     for name, m in parts.items():
-        with contextlib.suppress(ValueError): covs[name] = m.covariance()
-    if not covs: raise ValueError("`reference` has no layer with a covariance: its points are too few or all the same")
+        try: covs[name] = m.covariance()
+        except ValueError as e: reason = e
+    if not covs: raise ValueError(f"`reference` has no layer with a covariance: {reason}")
     return Shrinkage(zeta, covs)
 
 # %% ../../nbs/report/02_model_measures.ipynb #a18c92b9
@@ -592,7 +594,7 @@ def measure_clouds(
             raise ValueError(f"{label} is no file of embeddings; a model needs texts to be measured on")
     shrinkage = None
     if zeta:
-        cov = _read_points(reference, name="reference", processes=processes, columns=columns,
+        cov = _read_points(reference, memory=memory, name="reference", processes=processes, columns=columns,
                            then=Measurement.covariance)
         shrinkage = Shrinkage(zeta, dict(points=cov))
     found = [measure_embeddings(cloud, sentences, memory, shrinkage, processes, columns) for cloud in clouds]

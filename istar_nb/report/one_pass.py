@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..base.matrices import matrix_parts
-from ..base.points import as_points
+from ..base.points import as_points, working_dtype
 from ..base.states import HiddenStates
 from .model_measures import (Measurement, Points, Sample, as_texts, checked_batches, row_error,
                                              take_in_layer)
@@ -140,7 +140,7 @@ def see_points(
         read += len(part)
     if not read: raise ValueError(f"`{name}` has no points")
     there = torch.ones(len(kept.points), dtype=torch.bool)
-    return Seen(dict(points=m), dict(points=kept.points), there, {}, {}), read
+    return Seen(dict(points=m), dict(points=kept.points.to(working_dtype(kept.points))), there, {}, {}), read
 
 # %% ../../nbs/report/08_one_pass.ipynb #082ea2f1
 def draw_sample(count:int, most:int)->Tensor: # (n,) numbers, ascending

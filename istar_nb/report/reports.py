@@ -197,6 +197,9 @@ def gaps(
         layers_left = ", ".join(dict.fromkeys(name for names in left.values() for name in names))
         notes.append(f"texts whose states are not finite are left out of {layers_left}: {len(left)} ({named}"
                      f"{', …'*(len(left) > 5)}; counted from 0)")
+    for size in dict.fromkeys(summary["folded"] for summary in layers.values() if "folded" in summary):
+        notes.append(f"sums of all dimensions need more than `memory`, so points are folded onto {size:,}: measures of "
+                     "the spectrum are left out, and errors include that of folding")
     return "; ".join(notes)
 
 # %% ../../nbs/report/04_reports.ipynb #fb8702af
