@@ -13,8 +13,7 @@ from importlib import import_module
 _public = {
     "Measure models and vectors": {
         "report.isotropy": "measure Isotropy", "report.comparing": "compare", "report.audit": "audit",
-        "embeddings.health": "health Health", "embeddings.evaluator": "IsotropyEvaluator",
-        "app.explorers": "explore_spectrum explore_batches explore_barcode"},
+        "embeddings.health": "health Health", "embeddings.evaluator": "IsotropyEvaluator"},
     "Scores of a cloud of points": {
         "geometry.scores": "isoscore isoscore_star isoscore_unbiased isoscore_with_error isoscore_from_cov",
         "geometry.measures": "mean_cosine partition_score explained_variance sv_anisotropy effective_rank "

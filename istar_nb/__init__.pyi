@@ -8,9 +8,6 @@ from .report.audit import audit as audit
 from .embeddings.health import health as health
 from .embeddings.health import Health as Health
 from .embeddings.evaluator import IsotropyEvaluator as IsotropyEvaluator
-from .app.explorers import explore_spectrum as explore_spectrum
-from .app.explorers import explore_batches as explore_batches
-from .app.explorers import explore_barcode as explore_barcode
 from .geometry.scores import isoscore as isoscore
 from .geometry.scores import isoscore_star as isoscore_star
 from .geometry.scores import isoscore_unbiased as isoscore_unbiased

@@ -1,8 +1,10 @@
 "The explorers of the site in headless Chromium: Python's numbers, by keyboard and pointer, and no request to a host."
+import ast
 import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -10,7 +12,7 @@ import pytest
 import torch
 from browser import browser_page, needs_chromium
 
-from istar_nb.app import explorers as ex
+from istar_nb.app.explorers import compact_runs
 from istar_nb.geometry.measures import outlier_dimensions, spectrum
 from istar_nb.base.covariance import participation_ratio, shrink
 from istar_nb.geometry.scores import isoscore, isoscore_from_cov, isoscore_star, isoscore_unbiased, isoscore_with_error
@@ -23,6 +25,20 @@ sys.path.insert(0, str(root/"tools"))
 import explore as tool
 
 pytestmark = needs_chromium
+
+
+def defined_on(page):
+    "What a notebook defines and imports, without what it shows."
+    cells = json.loads(page.read_text(encoding="utf-8"))["cells"]
+    names, code = dict(__name__=page.stem), "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
+    definitions = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
+    kept = [part for part in ast.parse(code).body if isinstance(part, definitions)
+            or isinstance(part, ast.Assign) and part.targets[0].id in ("paper_variances", "references")]
+    exec(compile(ast.Module(kept, []), str(page), "exec"), names)
+    return SimpleNamespace(**names)
+
+
+ex = defined_on(root/"nbs"/"app"/"01_explorers.ipynb")
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +241,7 @@ def test_gradient_steps_and_a_dragged_point(page):
 # ---- the runs
 
 @pytest.fixture(scope="module")
-def runs(): return ex.compact_runs(root/"results"/"runs")
+def runs(): return compact_runs(root/"results"/"runs")
 
 
 def run_points(runs, data, method="all", layer="pooled", seed="all"):

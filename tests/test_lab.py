@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from urllib.request import urlopen
 
 import nbformat
@@ -52,7 +53,10 @@ def wait_for(condition, seconds=600):
 
 
 def test_an_explorer_in_jupyterlab(tmp_path):
-    cell = nbformat.v4.new_code_cell("from istar_nb.app.explorers import explore_spectrum\nexplore_spectrum()")
+    of_page = nbformat.read(Path(__file__).resolve().parents[1]/"nbs"/"app"/"01_explorers.ipynb", 4).cells
+    shown = [i for i, cell in enumerate(of_page) if cell.source == "explore_spectrum()"][0]
+    code = [cell.source for cell in of_page[:shown+1] if cell.cell_type == "code" and "#| default" not in cell.source]
+    cell = nbformat.v4.new_code_cell("\n".join(code))
     nbformat.write(nbformat.v4.new_notebook(cells=[cell],
                                             metadata=dict(kernelspec=dict(name="python3", display_name="Python 3",
                                                                           language="python"))),

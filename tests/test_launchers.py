@@ -80,49 +80,11 @@ def test_two_machines_of_two_processes_train_like_one(made, tmp_path):
     assert not list((tmp_path/"runs"/"checkpoints").iterdir())
 
 
-def forked_by_accelerate(config, data):
-    "What `train` does in a notebook whose kernel has not touched CUDA, here on CPUs."
-    from istar_nb.base import programs
-    programs.can_fork = lambda: True
-    train(config, "runs", data, progress=False, processes=2)
-
-
 def in_two(istar, *words):
     "Two processes that a launcher such as torchrun could have started, after their end."
     for process in [istar("train", *words, **place) for place in places_of_two()]:
         said = process.wait()
         assert process.code == 0, said
-
-
-def test_accelerate_forks_a_notebook(istar, made, tmp_path):
-    "By its `notebook_launcher`, and the record is that of other processes."
-    config, data, words = made
-    process = Process(forked_by_accelerate, config, data, folder=tmp_path)
-    said = process.wait()
-    assert "Launching training on 2" in said and process.code == 0, said
-    forked = find_record(tmp_path/"runs", config.id)
-    assert forked.environment["processes"] == 2
-    in_two(istar, *words, "--root", "new")
-    assert forked.same == find_record(tmp_path/"new", config.id).same
-
-
-def test_a_notebook_is_forked_only_if_nothing_has_used_its_device(monkeypatch):
-    import torch
-    from accelerate.state import PartialState
-
-    from istar_nb.base.programs import can_fork
-    monkeypatch.setitem(sys.modules, "ipykernel", sys)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
-    monkeypatch.setattr(PartialState, "_shared_state", {})
-    assert can_fork()
-    for owner, name, value in ((torch.cuda, "is_initialized", lambda: True), (torch.cuda, "device_count", lambda: 0),
-                               (PartialState, "_shared_state", dict(device="cpu"))):
-        with monkeypatch.context() as changed:
-            changed.setattr(owner, name, value)
-            assert not can_fork(), name
-    monkeypatch.delitem(sys.modules, "ipykernel")
-    assert not can_fork()
 
 
 def test_a_number_without_a_count_is_no_second_process(istar, made, tmp_path):

@@ -16,14 +16,14 @@ from simulated import Accelerator
 
 import istar_nb as inb
 from istar_nb.study.hours import at_least, gpu_hours
-from istar_nb.sweeps import selection
+from istar_nb.sweeps import sweeps
 from istar_nb.sweeps.grids import grid, load_sweep
 from istar_nb.sweeps.sweeps import sweep
 from istar_nb.training.records import find_record
 
 root = Path(__file__).resolve().parents[1]
 folder = root/"nbs"/"experiments"
-CALL = re.compile(r"\b(inb\.sweep|selection\.select|run_stability)\(")
+CALL = re.compile(r"\b(inb\.sweep|sweeps\.select|run_stability)\(")
 
 
 def cells_of(page): return json.loads(page.read_text(encoding="utf-8"))["cells"]
@@ -137,7 +137,7 @@ def test_the_cell_for_gpus_can_be_carried_out(name, monkeypatch, tmp_path, store
     "With two encoders, in a store that other cells use as well, of which it shows its own runs alone."
     cells, asked, made, shared, shown = pages[name], [], [], [], []
     paper = places(cells)[2]
-    chosen = "selection.select(" in text(cells[paper])
+    chosen = "sweeps.select(" in text(cells[paper])
     def asked_for(spec):
         asked[:] = grid(spec)
         return shortened(asked)
@@ -149,8 +149,9 @@ def test_the_cell_for_gpus_can_be_carried_out(name, monkeypatch, tmp_path, store
     monkeypatch.setattr(inb, "train", together)
     monkeypatch.setattr(inb, "sweep", lambda spec, **options: small(asked_for(spec), **options))
     monkeypatch.setattr(inb, "load_sweep", lambda spec, root: load_sweep(asked_for(spec), root=root))
-    monkeypatch.setattr(selection, "grid", asked_for)
-    monkeypatch.setattr(selection, "sweep", small)
+    select = sweeps.select
+    monkeypatch.setattr(sweeps, "select", lambda spec, **options: select(asked_for(spec), **options))
+    monkeypatch.setattr(sweeps, "sweep", small)
     awake = text(cells[paper]).replace("full_size = False", "full_size = True")
     def carried_out(folder):
         monkeypatch.chdir(folder)

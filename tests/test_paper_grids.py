@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import istar_nb as inb
-from istar_nb.sweeps.selection import grouped, select
+from istar_nb.sweeps.sweeps import grouped, select
 from istar_nb.training.runs import RunConfig
 
 folder = Path(__file__).resolve().parents[1]/"nbs"/"experiments"/"grids"

@@ -19,7 +19,7 @@ from istar_nb.training import training
 from istar_nb.study.pretrain_runs import PretrainConfig
 from istar_nb.sweeps.grids import grid, plan
 from istar_nb.training.records import find_record, iterate_records
-from istar_nb.sweeps.selection import load_selections, select, selection_table
+from istar_nb.sweeps.sweeps import load_selections, select, selection_table
 from istar_nb.sweeps.sweeps import sweep
 from processes import Process, held_workers, wait_for
 from toy_task import write_model, write_task

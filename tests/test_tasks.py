@@ -19,7 +19,7 @@ import pytest
 
 from istar_nb.text.features import Collator, encode
 from istar_nb.text.tasks import TOPICS, stdlib_docs, stdlib_sentences
-from istar_nb.text.task_scores import span_answers, task_metrics
+from istar_nb.text.tasks import span_answers, task_metrics
 from istar_nb.text.tasks import TASKS, content_hash, load_task
 
 DATA = os.environ.get("ISTAR_DATA")
@@ -89,7 +89,7 @@ def test_hub_is_only_asked_when_told_to(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets",
                         type("Datasets", (), {"load_dataset": staticmethod(lambda *a: asked.append(a) or {})}))
     with pytest.raises(ValueError, match="`hub`"): load_task("cola")
-    with pytest.raises(FileNotFoundError, match="cola"): load_task("cola", tmp_path, hub=True)
+    with pytest.raises(ValueError, match="no file .*cola"): load_task("cola", tmp_path, hub=True)
     assert not asked
     with pytest.raises(ValueError, match="lacks train, validation"): load_task("cola", hub=True)
     assert asked == [("nyu-mll/glue", "cola")]
@@ -107,7 +107,7 @@ def test_a_task_that_the_hub_does_not_have(monkeypatch):
 def test_broken_files_are_named(content, tmp_path):
     write_folder(tmp_path, TASKS["cola"], dict(train=[], validation=[]))
     (tmp_path/"glue/cola/train.jsonl.gz").write_bytes(content)
-    with pytest.raises(ValueError, match="train.jsonl.gz is not gzip'd JSON Lines"): load_task("cola", tmp_path)
+    with pytest.raises(ValueError, match="train.jsonl.gz cannot be read as a table"): load_task("cola", tmp_path)
 
 
 @pytest.mark.parametrize("row, message", [
@@ -117,7 +117,8 @@ def test_broken_files_are_named(content, tmp_path):
     (dict(text="a", label=1), "row 1: column 'sentence' is None"),
 ])
 def test_bad_rows_are_named(row, message, tmp_path):
-    write_folder(tmp_path, TASKS["cola"], dict(train=[dict(sentence="fine", label=0), row], validation=[]))
+    fine = dict(sentence="fine", label=0)
+    write_folder(tmp_path, TASKS["cola"], dict(train=[fine, row], validation=[fine]))
     with pytest.raises(ValueError, match=re.escape(message)): load_task("cola", tmp_path)
 
 

@@ -14,7 +14,7 @@ import istar_nb.training.updates as updates
 from istar_nb.text.encoders import forward_with_states, load_encoder
 from istar_nb.sweeps.grids import load_records
 from istar_nb.training.runs import RunConfig
-from istar_nb.text.task_scores import one_answer
+from istar_nb.text.tasks import one_answer
 from istar_nb.training.evaluation import evaluate
 from istar_nb.training.training import train
 from istar_nb.training.updates import Progress, add_gradients, fine_tuning

@@ -23,7 +23,7 @@ from functools import cache, partial
 from itertools import takewhile
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, get_args, get_origin
+from typing import Annotated, get_args, get_origin
 
 import istar_nb
 from .commands import (check_file, check_place, check_store, demo_command, from_file,
@@ -35,8 +35,6 @@ from ..base.programs import Lasting, collect_rarely
 from ..sweeps.executors import Condition
 from ..text.tasks import TASKS
 from ..training.runs import allowed
-
-if TYPE_CHECKING: import pandas as pd
 
 # %% ../../nbs/app/03_cli.ipynb #77922cff
 _words = {int: ("N", "a whole number"), float: ("X", "a number"), Path: ("PATH", "a path"), str: ("NAME", "text"),
@@ -55,12 +53,16 @@ def _read_value(
 )->object:       # of one of its types
     "The value of an option, or one value of an option that takes several."
     choices, types, _ = _wanted(kind)
-    if text in choices: return text
-    if text == "None" and NoneType in types: return None
+    if text in choices:
+        return text
+    if text == "None" and NoneType in types:
+        return None
     for each in _words:
         with suppress(ValueError):
-            if each is dict and dict in types: return dict(json.loads(text))
-            if each in types: return each(text)
+            if each is dict and dict in types:
+                return dict(json.loads(text))
+            if each in types:
+                return each(text)
     wanted = " or ".join([_words[each][1] for each in types if each in _words] + [", ".join(choices)]*bool(choices))
     raise ArgumentTypeError(f"must be {'one of '*(len(choices) > 1)}{wanted}, not {text!r}{near(text, choices)}")
 
@@ -68,21 +70,26 @@ def _read_value(
 class _Several(Action):
     "Values of an option that may come only once; its annotation is `const`."
     def __call__(self, parser:ArgumentParser, namespace:Namespace, words:list[str], option_string:str|None=None):
-        if self.dest in namespace: raise ArgumentError(self, "is given twice: give it once, with all its values")
+        if self.dest in namespace:
+            raise ArgumentError(self, "is given twice: give it once, with all its values")
         kind, mine = _wanted(self.const)[1][0], words    # names and files: all that comes
         if kind in (int, Condition):
             mine = [words[0], *takewhile(re.compile(r"[\d\s,()\[\]]*|\w+=.*").fullmatch, words[1:])]
-            if rest := words[len(mine):]: self._alone(parser, namespace, rest)
+            if rest := words[len(mine):]:
+                self._alone(parser, namespace, rest)
         between = {int: r"[,\s]+", Condition: r",(?=\s*\w+=)", str: ",", Path: "\n"}[kind]
         parts = re.split(between, ("\n" if kind is Path else ",").join(mine).strip("[]() " if kind is int else None))
-        try: values = tuple(_read_value(self.const, part) for part in parts if part)
-        except ArgumentTypeError as e: raise ArgumentError(self, str(e)) from None
+        try:
+            values = tuple(_read_value(self.const, part) for part in parts if part)
+        except ArgumentTypeError as e:
+            raise ArgumentError(self, str(e)) from None
         setattr(namespace, self.dest, None if values == (None,) else values)
 
     def _alone(self, parser:ArgumentParser, namespace:Namespace, rest:list[str]):
         "Give the word behind the values to the argument of the command that has no name."
         free = [argument for argument in parser._get_positional_actions() if argument.dest not in namespace]
-        if not free or len(rest) > 1: parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        if not free or len(rest) > 1:
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
         free[0](parser, namespace, parser._get_values(free[0], rest))
         free[0].required = False    # it is here
 
@@ -100,7 +107,8 @@ def _comments(described:Callable|type)->dict[str,str]: # name -> text; empty whe
     for part in reversed(getattr(described, "__mro__", (described, object))[:-1]):
         with suppress(OSError, TypeError):
             for line in inspect.getsource(part).splitlines():
-                if name := re.match(r"    (\w+): .*?(?:\s# (.*))?$", line): found[name[1]] = name[2] or above
+                if name := re.match(r"    (\w+): .*?(?:\s# (.*))?$", line):
+                    found[name[1]] = name[2] or above
                 above = line.strip()[2:] if line.strip().startswith("# ") else ""
     return found
 
@@ -109,7 +117,8 @@ def _parameters(command:Callable)->Iterator[tuple[str,str,object,object]]:
     "Name, name on the command line, annotation and default of a command's parameters."
     for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
         kind, typed = parameter.annotation, name
-        if get_origin(kind) is Annotated: kind, typed = get_args(kind)
+        if get_origin(kind) is Annotated:
+            kind, typed = get_args(kind)
         yield name, typed, kind, parameter.default
 
 
@@ -119,7 +128,8 @@ def options_of(
     "The options of a command."
     beside = _comments(command)
     for name, typed, kind, default in _parameters(command):
-        if not is_dataclass(kind): yield typed, kind, default, beside.get(name, "")
+        if not is_dataclass(kind):
+            yield typed, kind, default, beside.get(name, "")
         else:
             comments = _comments(kind)
             for f in fields(kind):
@@ -138,7 +148,8 @@ class Parser(ArgumentParser):
     def __init__(self, *args, **more):
         width = max(40, min(100, shutil.get_terminal_size().columns))
         shape = partial(RawDescriptionHelpFormatter, width=width, max_help_position=min(26, width//3))
-        if "description" in more: more["description"] = _filled(more["description"], width)
+        if "description" in more:
+            more["description"] = _filled(more["description"], width)
         super().__init__(*args, formatter_class=shape, allow_abbrev=False, **more)
         self._negative_number_matcher = re.compile(r"-\.?\d")    # Python's own before 3.14 does not know -1e-3
 
@@ -147,8 +158,10 @@ class Parser(ArgumentParser):
         args = [re.sub(r"^--\w[\w-]*", lambda name: name[0].replace("_", "-"), word) for word in args]
         found, rest = super().parse_known_args(args, namespace)
         free = "word" not in found and any(action.dest == "word" for action in self._get_positional_actions())
-        if free and len(rest) == 1 and not rest[0].startswith("--"): found.word = rest.pop()    # it came after options
-        if not rest: return found, rest
+        if free and len(rest) == 1 and not rest[0].startswith("--"):
+            found.word = rest.pop()    # it came after options
+        if not rest:
+            return found, rest
         meant = near(rest[0].partition("=")[0], self._option_string_actions)
         self.error(f"unrecognized arguments: {' '.join(rest)}{meant}")
 
@@ -162,9 +175,12 @@ def _described(kind:object, default:object, help:str)->tuple[str,str]: # of its 
     choices, types, _ = _wanted(kind)
     mark = "|".join([*(_words[each][0] for each in types if each in _words), *choices])
     about = re.sub(r"\bNone(:| for)", "default:", help).replace("%", "%%")
-    if len(mark) > 40: mark, about = "NAME", f"{about}: {', '.join(choices)}"
-    if default is True: default = "on"
-    if isinstance(default, tuple): default = ",".join(map(str, default))
+    if len(mark) > 40:
+        mark, about = "NAME", f"{about}: {', '.join(choices)}"
+    if default is True:
+        default = "on"
+    if isinstance(default, tuple):
+        default = ",".join(map(str, default))
     plain = default in (None, "", inspect.Parameter.empty) or default is False
     return mark, about if plain else f"{about} (default: {default})"
 
@@ -185,16 +201,20 @@ def add_command(
         choices, types, several = _wanted(kind)
         mark, about = _described(kind, default, help)
         typed, more = f"--{option.replace('_', '-')}", dict(default=SUPPRESS, help=about)
-        if option in groups: group = parser.add_argument_group(groups[option])
+        if option in groups:
+            group = parser.add_argument_group(groups[option])
         if bool in types and choices:
             group.add_argument(typed, nargs="?", const=True, type=partial(_read_value, kind), metavar=mark, **more)
-        elif bool in types: group.add_argument(typed, action=BooleanOptionalAction, **more)
-        elif several: group.add_argument(typed, action=_Several, nargs="+", const=kind, metavar=mark, **more)
+        elif bool in types:
+            group.add_argument(typed, action=BooleanOptionalAction, **more)
+        elif several:
+            group.add_argument(typed, action=_Several, nargs="+", const=kind, metavar=mark, **more)
         else:
             here = option.upper() in alone.split()    # it stands alone, without its name
             group.add_argument(option if here else typed, type=partial(_read_value, kind),
                                metavar=option.upper() if here else mark, **more)
-    if "[" in alone: parser.add_argument("word", nargs="?", default=SUPPRESS, help=SUPPRESS)
+    if "[" in alone:
+        parser.add_argument("word", nargs="?", default=SUPPRESS, help=SUPPRESS)
     return parser
 
 # %% ../../nbs/app/03_cli.ipynb #a9106f15
@@ -209,7 +229,8 @@ def carry_out(
         if is_dataclass(kind):
             mine, start = {f.name: given[f.name] for f in fields(kind) if f.name in given}, starts.get(name, default)
             arguments[name] = kind(**mine) if start is inspect.Parameter.empty else replace(start, **mine)
-        elif typed in given: arguments[name] = given[typed]
+        elif typed in given:
+            arguments[name] = given[typed]
     return command(**arguments)
 
 # %% ../../nbs/app/03_cli.ipynb #0e0b18e6
@@ -218,55 +239,25 @@ def _export_file(export:Path)->Path: # its ~ expanded
     export = local_path(export)
     if export.suffix not in (".csv", ".parquet"):
         raise ValueError(f"--export must end in .csv or .parquet, not {export.suffix!r}")
-    if export.is_dir(): raise ValueError(f"--export {export} is a folder")
+    if export.is_dir():
+        raise ValueError(f"--export {export} is a folder")
     check_place("--export", export.parent)
     return export
 
-# %% ../../nbs/app/03_cli.ipynb #e3761524
-def _runs_table(root:str, every_epoch:bool, against:str|None)->tuple["pd.DataFrame",list[str]]:
-    "The table of `istar runs`, and the columns of results."
-    from istar_nb.report.reports import measured_columns
-    from istar_nb.sweeps.grids import compare_stores, load_records
-    if against is None:
-        table = load_records(root, every_epoch)
-        ends = ["status", *(["epoch"] if every_epoch else []), "metric", "score", *measured_columns(table), "seconds"]
-        return table, ends
-    table = compare_stores(root, against)
-    if table.empty: raise ValueError(f"--against {against} has no run in common with {root}")
-    return table, ["equal", "in_one_only", "score_difference", "isoscore_difference"]
-
-# %% ../../nbs/app/03_cli.ipynb #ab4f5220
-def _of_one_type(table:"pd.DataFrame")->"pd.DataFrame":
-    "The table with text in columns that mix numbers and words."
-    def plain(column):
-        mixed = column.dtype == object and column.dropna().map(type).nunique() > 1
-        return column.map(str, na_action="ignore") if mixed else column
-    return table.apply(plain)
-
 # %% ../../nbs/app/03_cli.ipynb #2f9522f5
-def _explorer_folder(folder:Path)->Path:
-    "The folder of `--explore`, or an error if it cannot be written or holds a page that is no explorer."
+def _explorer(root:str, folder:Path)->str: # the page's address, to open in a browser
+    "Write the page of explorers with the runs of a store to a folder, which may not hold a page that is no explorer."
+    from istar_nb.app.explorers import page_files
     folder = check_place("--explore", local_path(folder))
     if (page := folder/"index.html").exists() and b"data.js" not in page.read_bytes():
         raise ValueError(f"--explore {folder} holds another index.html: name a folder of its own")
-    return folder
-
-
-def _explorer(root:str, folder:Path)->str: # the page's address, to open in a browser
-    "Write the page of explorers with the runs of a store to a folder."
-    from istar_nb.app.explorers import page_files
-    try: files = page_files(root)
-    except ValueError as e: raise ValueError(f"--explore: {e}") from None
-    for name, content in files.items(): write_file(folder/name, content)
-    return f"{folder/'index.html'}#runs"
-
-# %% ../../nbs/app/03_cli.ipynb #2282e780
-def _record_shown(root:str, run:str)->str:
-    "The JSON of `--json`; an error names runs with a similar id."
-    from istar_nb.training.records import record_json, record_texts
-    if (text := record_json(root, run)) is None:
-        raise ValueError(f"--json: {root} has no run {run}{near(run, [name for name, _ in record_texts(root)])}")
-    return text
+    try:
+        files = page_files(root)
+    except ValueError as e:
+        raise ValueError(f"--explore: {e}") from None
+    for name, content in files.items():
+        write_file(folder/name, content)
+    return f"{page}#runs"
 
 # %% ../../nbs/app/03_cli.ipynb #d014dd2e
 def runs_command(
@@ -291,31 +282,48 @@ def runs_command(
         istar runs --explore page
         istar runs --pack
     """
-    if against is not None and every_epoch: raise ValueError("--every-epoch cannot be combined with --against")
-    if export is not None: export = _export_file(export)
-    if explore is not None: explore = _explorer_folder(explore)
+    if against is not None and every_epoch:
+        raise ValueError("--every-epoch cannot be combined with --against")
+    if export is not None:
+        export = _export_file(export)
     for option, store in (("--root", root), ("--against", against)):
-        if store is not None: check_store(option, store)
-    if json is not None: return print(_record_shown(root, json), end="")
+        if store is not None:
+            check_store(option, store)
+    if json is not None:
+        from istar_nb.training.records import record_json, record_texts
+        if (text := record_json(root, json)) is None:
+            raise ValueError(f"--json: {root} has no run {json}{near(json, [name for name, _ in record_texts(root)])}")
+        return print(text, end="")
     if pack:
         from istar_nb.training.records import pack_records, packed_file
         return print(f"{pack_records(root)} records are in {root.rstrip('/')}/{packed_file}")
-    from istar_nb.report.reports import rows_with, show_runs
-    table, ends = _runs_table(root, every_epoch, against)
-    for condition in where if len(table) else (): table = table[rows_with(table, condition)]
+    page = None if explore is None else _explorer(root, explore)
+    from istar_nb.report.reports import measured_columns, rows_with, show_runs
+    from istar_nb.sweeps.grids import compare_stores, load_records
+    table = load_records(root, every_epoch) if against is None else compare_stores(root, against)
+    if against is not None and table.empty:
+        raise ValueError(f"--against {against} has no run in common with {root}")
+    for condition in where if len(table) else ():
+        table = table[rows_with(table, condition)]
     if export is not None:
         replaced = export.exists()
         export.parent.mkdir(parents=True, exist_ok=True)
-        if export.suffix == ".csv": table.to_csv(export, index=False)
-        else: _of_one_type(table).to_parquet(export, index=False)
-    said = f"{len(table)} rows of {root}"
-    if against is not None: said = f"{table.equal.sum()} of {len(table)} runs of both {root} and {against} are equal"
+        whole = table.apply(lambda column: column.map(str, na_action="ignore") if column.dtype == object
+                            and column.dropna().map(type).nunique() > 1 else column)    # one type a column
+        whole.to_csv(export, index=False) if export.suffix == ".csv" else whole.to_parquet(export, index=False)
+    if against is None:
+        ends = ["status", *["epoch"]*every_epoch, "metric", "score", *measured_columns(table), "seconds"]
+        said = f"{len(table)} rows of {root}"
+    else:
+        ends = ["equal", "in_one_only", "score_difference", "isoscore_difference"]
+        said = f"{table.equal.sum()} of {len(table)} runs of both {root} and {against} are equal"
     show_runs(table, ends, said, f"{'replaced' if replaced else 'written to'} {export}" if export else "")
     if "error" in table:
         last = table.drop_duplicates("id", keep="last")
         say_failures(last.error)
         say_collapsed(last)
-    if explore is not None: print(f"explorer: {_explorer(root, explore)}")
+    if page is not None:
+        print(f"explorer: {page}")
 
 # %% ../../nbs/app/03_cli.ipynb #9d00e901
 def judge_command(
@@ -339,8 +347,10 @@ def judge_command(
         istar judge table.csv --baseline plain --margin 0.01 --export table.tex figure.pdf
         istar judge runs --contrasts declared.yaml
     """
-    if contrasts is not None: check_file("--contrasts", contrasts)
-    for path in export: check_place("--export", local_path(path).parent)
+    if contrasts is not None:
+        check_file("--contrasts", contrasts)
+    for path in export:
+        check_place("--export", local_path(path).parent)
     from istar_nb.report.judging import is_table, judge, save_judgement
     check_file("--runs", runs) if is_table(runs) else check_store("--runs", runs)
     found = judge(runs, baseline, contrasts, value, margin, covariates, rows, data_dir)
@@ -362,7 +372,8 @@ def tasks_command()->None:
 
     from istar_nb.sweeps.grids import terminal
     table = Table("task", "kind", "metric", "what it asks", box=SIMPLE_HEAD)
-    for task in TASKS.values(): table.add_row(task.name, task.kind, task.metric, task.description)
+    for task in TASKS.values():
+        table.add_row(task.name, task.kind, task.metric, task.description)
     terminal().print(table)
 
 # %% ../../nbs/app/03_cli.ipynb #5ada4ed6
@@ -404,13 +415,16 @@ _of_points = (".npy", ".npz", ".safetensors", ".pt", ".pth", ".bin", ".pkl", ".p
 def _meant_by_measure(word:str, given:dict, more:str="; a model is named with --model")->str:
     "The option of `istar measure` or `istar compare` that a word alone stands for."
     path = local_path(word)
-    if "://" in word or "*" in word: return "embeddings"
-    if word in TASKS: return "task"
+    if "://" in word or "*" in word:
+        return "embeddings"
+    if word in TASKS:
+        return "task"
     if (path/"config.json").is_file():
         raise ValueError(f"{word} is a model: name it with --model, and the texts to measure it on")
     points = path.suffix.lower() in _of_points or path.suffix.lower() == ".parquet" and "column" not in given
     points = points or path.is_dir() and any(file.suffix in (".npy", ".safetensors") for file in path.iterdir())
-    if word == "-" or os.path.lexists(path): return "embeddings" if points else "text"
+    if word == "-" or os.path.lexists(path):
+        return "embeddings" if points else "text"
     beside = os.listdir(path.parent) if path.parent.is_dir() else []
     raise ValueError(f"there is no file, folder or task {word}{near(path.name, [*beside, *TASKS])}"
                      f"{more}")
@@ -419,14 +433,17 @@ def _meant_by_measure(word:str, given:dict, more:str="; a model is named with --
 def _meant_by_texts(word:str, given:dict, instead:str)->str: # `instead`: what is said of a file of points
     "The option of `istar compare` or `istar health` that the word after the models stands for."
     meant = _meant_by_measure(word, given, "")
-    if meant == "embeddings": raise ValueError(f"{word} is a file of points{instead}")
+    if meant == "embeddings":
+        raise ValueError(f"{word} is a file of points{instead}")
     return meant
 
 # %% ../../nbs/app/03_cli.ipynb #h3da5551
 def _meant_by_train(word:str, given:dict)->str:
     "The option of `istar train` that a word alone stands for."
-    if word in TASKS: return "task"
-    if local_path(word).suffix.lower() in (".yaml", ".yml"): return "config"
+    if word in TASKS:
+        return "task"
+    if local_path(word).suffix.lower() in (".yaml", ".yml"):
+        return "config"
     if not os.path.lexists(local_path(word)):
         raise ValueError(f"there is no task or file {word}{near(word, [*TASKS, *os.listdir()])}")
     return "train"
@@ -448,12 +465,15 @@ def _read(name:str, words:Sequence[str])->tuple[dict,dict]: # option -> value; p
     given = vars(found)
     if (word := given.pop("word", None)) is not None:
         meant = _meant[name](word, given)
-        if meant in given: raise ValueError(f"--{meant} and the word {word!r} name the same: leave one out")
-        for action in parser._get_positional_actions(): action.required = False    # they have been read
+        if meant in given:
+            raise ValueError(f"--{meant} and the word {word!r} name the same: leave one out")
+        for action in parser._get_positional_actions():
+            action.required = False    # they have been read
         parser.parse_args([f"--{meant}={word}"], found)
     if name == "demo" and (fixed := {"method", "lam", "relative"} & set(given)):
         raise ValueError(f"--{max(fixed)} is set by the demo, and λ by --strength; `istar train` has all methods")
-    if given.get("config") is None: return given, {}
+    if given.get("config") is None:
+        return given, {}
     check_file("--config", given["config"])
     return given, dict(config=from_file(given["config"]))
 
@@ -485,7 +505,8 @@ def _carry_out(args:Sequence[str])->None:
         raise ValueError(f"there is no command {name}{meant}. The commands are {', '.join(commands)}; `istar --help` "
                          "describes them")
     parser, _ = _parsers()
-    if name and parser.parse_args([name, *words]).completion: return print(completion())
+    if name and parser.parse_args([name, *words]).completion:
+        return print(completion())
     parser.print_help(sys.stderr)
     sys.exit(2)
 
@@ -493,7 +514,8 @@ def _carry_out(args:Sequence[str])->None:
 def _in_words(message:str, command:str="")->str: # `message` with options as they are typed
     "An error of the library in the words of the command line."
     options = {name for name, *_ in options_of(commands[command])} if command in commands else set()
-    if "grid" in options: options.discard("seeds")    # of the grid's own
+    if "grid" in options:
+        options.discard("seeds")    # of the grid's own
     def typed(found):
         name = "model" if found[1] == "name" else found[1]
         return f"--{name.replace('_', '-')}" if name in options else found[0]
@@ -506,9 +528,11 @@ def main(
     "The command `istar`."
     if args is None:
         collect_rarely()
-        for name in ("stdout", "stderr"): setattr(sys, name, Lasting(getattr(sys, name)))
+        for name in ("stdout", "stderr"):
+            setattr(sys, name, Lasting(getattr(sys, name)))
     typed = sys.argv[1:] if args is None else args
-    try: _carry_out(typed)
+    try:
+        _carry_out(typed)
     except (ValueError, TypeError, OSError, ImportError, FloatingPointError) as e:
         print(f"istar: {_in_words(str(e), *typed[:1])}", file=sys.stderr)
         sys.exit(2)
@@ -519,4 +543,5 @@ def main(
         sys.exit(130)
 
 # %% ../../nbs/app/03_cli.ipynb #4cb63e2e
-if __name__ == "__main__" and globals().get("__spec__"): main()
+if __name__ == "__main__" and globals().get("__spec__"):
+    main()

@@ -25,7 +25,8 @@ from ..training.records import RunRecord
 from ..training.runs import RunConfig, task_of
 from ..text.tasks import TASKS
 
-if TYPE_CHECKING: import pandas as pd
+if TYPE_CHECKING:
+    import pandas as pd
 
 # %% ../../nbs/app/01_commands.ipynb #5a724c1c
 def check_positive(
@@ -33,7 +34,8 @@ def check_positive(
 )->None:
     "Raise an error for an option below 1."
     for name, value in options.items():
-        if value is None or value >= 1: continue
+        if value is None or value >= 1:
+            continue
         raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
 
 # %% ../../nbs/app/01_commands.ipynb #a629c768
@@ -43,8 +45,10 @@ def check_place(
 )->Path:         # the folder, if it can be written
     "Raise an error if a folder cannot be written to; no file is left in it."
     nearest = next(p for p in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(p))
-    try: tempfile.TemporaryFile(dir=nearest).close()
-    except OSError as e: raise ValueError(f"{option} {folder} cannot be written: {nearest}: {e.strerror}") from None
+    try:
+        tempfile.TemporaryFile(dir=nearest).close()
+    except OSError as e:
+        raise ValueError(f"{option} {folder} cannot be written: {nearest}: {e.strerror}") from None
     return folder
 
 # %% ../../nbs/app/01_commands.ipynb #76a15d17
@@ -55,8 +59,10 @@ def check_store(
     "Raise an error if a store does not exist, since an empty list would look like a store without runs."
     from istar_nb.base.files import open_root
     fs, folder = open_root(root)
-    if fs.isfile(folder): raise ValueError(f"{option} {root} is a file, and the folder of a store is wanted")
-    if not fs.isdir(folder): raise ValueError(f"{option} {root} does not exist")
+    if fs.isfile(folder):
+        raise ValueError(f"{option} {root} is a file, and the folder of a store is wanted")
+    if not fs.isdir(folder):
+        raise ValueError(f"{option} {root} does not exist")
 
 # %% ../../nbs/app/01_commands.ipynb #6c0a11e1
 def check_file(
@@ -64,21 +70,25 @@ def check_file(
     path:str|Path|None, # of a file or folder; None where it was not given
 )->None:
     "Raise an error for a file that is not there; it names one in the same folder that is spelled alike."
-    if path is None or os.path.lexists(there := local_path(path)): return
+    if path is None or os.path.lexists(there := local_path(path)):
+        return
     beside = os.listdir(there.parent) if there.parent.is_dir() else []
     raise ValueError(f"{option}: there is no file or folder {path}{near(there.name, beside)}")
 
 # %% ../../nbs/app/01_commands.ipynb #6c0a11e2
 def check_task(task:str)->None:
     "Raise an error for a task that is not in the table."
-    if task in TASKS: return
+    if task in TASKS:
+        return
     raise ValueError(f"--task: there is no task {task!r}{near(task, TASKS)}; there are {', '.join(TASKS)}")
 
 # %% ../../nbs/app/01_commands.ipynb #b351083c
 def _check_folders(places:"Places")->None:
     "Raise an error if the records, or the checkpoints where they have a folder of their own, cannot be written."
-    if (store := local_folder(places.root)) is not None: check_place("--root", store)
-    if places.checkpoints is not None: check_place("--checkpoints", local_path(places.checkpoints))
+    if (store := local_folder(places.root)) is not None:
+        check_place("--root", store)
+    if places.checkpoints is not None:
+        check_place("--checkpoints", local_path(places.checkpoints))
 
 # %% ../../nbs/app/01_commands.ipynb #66015a94
 @dataclass(frozen=True)
@@ -99,11 +109,13 @@ def _say_rows(configs:Sequence[RunConfig])->None:
     "Print what was inferred about the reader's own rows; a mistake in them is an error before any work begins."
     lines = []
     for config in configs:
-        if config.train is None: continue
+        if config.train is None:
+            continue
         task = task_of(config)
         drawn = "" if config.limit is None else f"; {config.limit:,} of the training rows are drawn (--limit)"
         lines.append(f"{task.name}: {task.description}{drawn}")
-    for line in dict.fromkeys(lines): print(line, flush=True)
+    for line in dict.fromkeys(lines):
+        print(line, flush=True)
 
 # %% ../../nbs/app/01_commands.ipynb #c4ec0012
 def _check_used(config:RunConfig)->None:
@@ -135,9 +147,12 @@ def train_command(
     """
     check_positive(processes=processes)
     _check_used(config)
-    for name in ("train", "validation"): check_file(f"--{name}", getattr(config, name))
-    if config.train is None: check_task(config.task)
-    if main := place_of_process()[0] == 0: _check_folders(places)
+    for name in ("train", "validation"):
+        check_file(f"--{name}", getattr(config, name))
+    if config.train is None:
+        check_task(config.task)
+    if main := place_of_process()[0] == 0:
+        _check_folders(places)
     if save_model is not None:
         save_model = str(folder := check_place("--save-model", local_path(save_model)))
         if folder.is_dir() and any(folder.iterdir()) and not config.made(folder):
@@ -147,7 +162,8 @@ def train_command(
         from istar_nb.report.reports import show_comparison, show_value
         from istar_nb.training.training import launch, train
     options = asdict(places) | dict(save_model=save_model, tracker=tracker)
-    if main: _say_rows([config])
+    if main:
+        _say_rows([config])
     record = train(config, **options) if processes == 1 else launch(config, processes, **options)
     if main:
         show_comparison([record], f"{config.task} with {config.model}, seed {config.seed}")
@@ -170,12 +186,14 @@ def from_file(
 # %% ../../nbs/app/01_commands.ipynb #2d40604a
 def _chosen(grid:list[RunConfig], share:float, seeds:tuple[int,...], dry_run:bool, options:dict)->list[bool]:
     "Choose on held-out rows, show what was compared, and train the chosen ones; whether each run is done."
-    from istar_nb.sweeps import grids, selection
+    from istar_nb.sweeps import grids, sweeps
     from istar_nb.report.reports import show_table
-    if not 0 < share < 1: raise ValueError(f"--select must be between 0 and 1, not {share}")
-    found = selection.select(grid, share, seeds, dry_run=dry_run, **options)
-    if dry_run: return []
-    table = selection.selection_table(found.record)
+    if not 0 < share < 1:
+        raise ValueError(f"--select must be between 0 and 1, not {share}")
+    found = sweeps.select(grid, share, seeds, dry_run=dry_run, **options)
+    if dry_run:
+        return []
+    table = sweeps.selection_table(found.record)
     show_table(list(table.columns), table.values.tolist(), f"chosen on {share:.0%} of the training rows",
                f"written to {found.path}")
     say_failures(r.error for r in found.records)
@@ -187,7 +205,8 @@ def _chosen(grid:list[RunConfig], share:float, seeds:tuple[int,...], dry_run:boo
 def say_failures(errors:Iterable)->None: # of runs; whatever is not text is no error
     "The last line of every error, and how many runs ended with it."
     lines = Counter(error.strip().splitlines()[-1] for error in errors if isinstance(error, str) and error.strip())
-    for line, times in lines.most_common(): print(f"{times} failed: {line}")
+    for line, times in lines.most_common():
+        print(f"{times} failed: {line}")
 
 # %% ../../nbs/app/01_commands.ipynb #d827d511
 def say_collapsed(runs:"pd.DataFrame")->None: # of `table_of`
@@ -199,33 +218,11 @@ def say_collapsed(runs:"pd.DataFrame")->None: # of `table_of`
     def who(n): return f"{n} of {len(done)} finished runs" if len(done) > 1 else "the run"
     reasons = {False: "not learned yet", True: "not learned yet, or too strong a penalty"}
     for pulled, why in reasons.items():
-        if times := forced.count(pulled): print(f"{who(times)} gave every row one answer, or nearly every one ({why})")
-    if blank: print(f"{who(blank)} ended without a score: it is undefined where all answers or all labels are the same")
+        if times := forced.count(pulled):
+            print(f"{who(times)} gave every row one answer, or nearly every one ({why})")
+    if blank:
+        print(f"{who(blank)} ended without a score: it is undefined where all answers or all labels are the same")
 
-
-# %% ../../nbs/app/01_commands.ipynb #aece710e
-def _say_ends(ends:list[bool], root:str)->None:
-    "How many runs are done; the exit status is 1 if one has failed."
-    failed = ends.count(False)
-    print(f"{len(ends) - failed} of {len(ends)} runs are done and recorded in {root}"
-          + (f"; {failed} failed, and `istar runs {root} --where status=failed` lists those that had begun" if failed
-             else ""))
-    if failed: sys.exit(1)
-
-# %% ../../nbs/app/01_commands.ipynb #c9753627
-def _sweep(grid:Path, select:float|None, selection_seeds:tuple[int,...], dry_run:bool, options:dict)->None:
-    "What `istar sweep` does once its options are read."
-    with waiting("starting", options["progress"]): from istar_nb.sweeps import grids, sweeps
-    configs = grids.grid(grid)    # once: a pipe cannot be read again
-    _say_rows(configs)
-    if select is None:
-        if selection_seeds != (0,): raise ValueError("--selection-seeds needs --select, whose runs have them")
-        records = sweeps.sweep(configs, dry_run=dry_run, **options)
-        ends = [r.status == "done" for r in records]
-        say_failures(r.error for r in records)
-        say_collapsed(grids.table_of(records))
-    else: ends = _chosen(configs, select, selection_seeds, dry_run, options)
-    if not dry_run: _say_ends(ends, options["root"])
 
 # %% ../../nbs/app/01_commands.ipynb #b14c2e9c
 def sweep_command(
@@ -252,7 +249,26 @@ def sweep_command(
     check_file("grid", grid)
     _check_folders(places)
     options = asdict(places) | vars(resources) | dict(seeds=seeds, executor=executor, retry_failed=retry_failed)
-    _sweep(local_path(grid), select, selection_seeds, dry_run, options)
+    with waiting("starting", places.progress):
+        from istar_nb.sweeps import grids, sweeps
+    configs = grids.grid(local_path(grid))    # once: a pipe cannot be read again
+    _say_rows(configs)
+    if select is None:
+        if selection_seeds != (0,):
+            raise ValueError("--selection-seeds needs --select, whose runs have them")
+        records = sweeps.sweep(configs, dry_run=dry_run, **options)
+        ends = [r.status == "done" for r in records]
+        say_failures(r.error for r in records)
+        say_collapsed(grids.table_of(records))
+    else:
+        ends = _chosen(configs, select, selection_seeds, dry_run, options)
+    if dry_run:
+        return
+    done, failed = ends.count(True), ends.count(False)
+    lists = f"; {failed} failed, and `istar runs {places.root} --where status=failed` lists those that had begun"
+    print(f"{done} of {len(ends)} runs are done and recorded in {places.root}{lists*(failed > 0)}")
+    if failed:
+        sys.exit(1)
 
 # %% ../../nbs/app/01_commands.ipynb #ca442d74
 def pretrain_command(
@@ -296,7 +312,8 @@ def kept(
     "Give earlier reports of a folder the next free number, so that nothing is lost when new ones are written."
     there = [report for report in reports if report.exists()]
     def numbered(report, i): return report.with_name(f"{report.stem}-{i}{report.suffix}")
-    if not there: return ""
+    if not there:
+        return ""
     i = next(i for i in count(1) if not any(numbered(report, i).exists() for report in reports))
     return f"the earlier report is kept: {', '.join(str(report.replace(numbered(report, i))) for report in there)}"
 
@@ -344,6 +361,7 @@ def demo_command(
     new = {out/"report.html": comparison_page(records, title, figure, note).encode(), out/"report.png": figure}
     show_comparison(records, title)
     earlier = "" if all(f.is_file() and f.read_bytes() == content for f, content in new.items()) else kept(*new)
-    for file, content in new.items(): write_file(file, content)
+    for file, content in new.items():
+        write_file(file, content)
     places = [f"report:  {out/'report.html'}", f"figure:  {out/'report.png'}", f"records: {out/'records'}", earlier]
     print("\n".join(["", note, "", *places]).rstrip())

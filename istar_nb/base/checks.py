@@ -27,10 +27,11 @@ def in_words(
 )->str:              # such as "a number greater than 0 and at most 1"
     "What a number must be."
     (low, high), kind = interval[1:-1].split(", "), "a whole number" if whole else "a number"
-    if interval[0] + interval[-1] == "[]": return f"{kind} between {low} and {high}"
+    if interval[0] + interval[-1] == "[]":
+        return f"{kind} between {low} and {high}"
     ends = [f"{'of at least' if interval[0] == '[' else 'greater than'} {low}"]*(low != "-inf")
     ends += [f"{'at most' if interval[-1] == ']' else 'less than'} {high}"]*(high != "inf")
-    return f"{kind} {' and '.join(ends)}" if ends else "a finite number"
+    return f"{kind} {' and '.join(ends)}" if ends else kind if whole else "a finite number"
 
 
 def check_number(
@@ -40,11 +41,14 @@ def check_number(
     whole:bool=False,             # only whole numbers
 )->float|int:                     # the value as a number of Python
     "A number of an interval; a TypeError for what is no number, a ValueError for one outside."
-    if getattr(value, "ndim", None) == 0: value = value.item()
+    if getattr(value, "ndim", None) == 0:
+        value = value.item()
     error = f"`{name}` must be {in_words(interval, whole)}, not {value!r:.60}"
-    if isinstance(value, bool) or not isinstance(value, Real): raise TypeError(error)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(error)
     low, high = map(float, interval[1:-1].split(", "))
     above = low <= value if interval[0] == "[" else low < value
     below = value <= high if interval[-1] == "]" else value < high
-    if not (above and below) or whole and not isinstance(value, Integral): raise ValueError(error)
+    if not (above and below) or whole and not isinstance(value, Integral):
+        raise ValueError(error)
     return int(value) if whole else float(value)

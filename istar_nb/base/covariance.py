@@ -60,9 +60,11 @@ class Covariance(torch.autograd.Function):
         x, mean, drift = ctx.saved_tensors
         with torch.autocast(x.device.type, enabled=False):
             both = (grad + grad.T)/(len(x)-1)
-            if torch.is_grad_enabled(): return (about_mean(x.to(mean.dtype)) @ both).to(x.dtype)
+            if torch.is_grad_enabled():
+                return (about_mean(x.to(mean.dtype)) @ both).to(x.dtype)
             out, shift = torch.empty_like(x), -drift @ both
-            for rows, part in centred_chunks(x, mean): out[rows] = torch.addmm(shift, part, both).to(out.dtype)
+            for rows, part in centred_chunks(x, mean):
+                out[rows] = torch.addmm(shift, part, both).to(out.dtype)
         return out
 
 # %% ../../nbs/base/07_covariance.ipynb #0a21260f
@@ -86,7 +88,8 @@ def check_shape(
     name:str="cov",  # what the argument is called in an error
 )->Tensor:           # the value, if valid
     "`cov` as a tensor, or an error if it is not a floating-point (d, d) matrix."
-    if isinstance(cov, np.ndarray): cov = from_numpy(cov, name)
+    if isinstance(cov, np.ndarray):
+        cov = from_numpy(cov, name)
     check_tensor(cov, name)
     if cov.ndim != 2 or cov.shape[0] != cov.shape[1] or cov.shape[0] != (d or cov.shape[0]) or cov.shape[0] < 2:
         wanted = f"({d}, {d})" if d else "(d, d) with d ≥ 2"
@@ -104,8 +107,10 @@ def _asymmetry(cov:Tensor)->Tensor: # () largest |Σ_ij - Σ_ji|
 def _covariance_peak(cov:Tensor, name:str="cov")->float: # largest |entry|
     "The largest magnitude of a matrix, or an error if it is no covariance: not finite, symmetric and with variances."
     largest, apart, least, most = host_numbers(peak(cov), _asymmetry(cov), *cov.diagonal().aminmax())
-    if apart > 1e-4*check_finite(largest, name): raise ValueError(f"`{name}` must be symmetric")
-    if least < -1e-4*largest: raise ValueError(f"`{name}` has a variance below zero on its diagonal, {least:.4g}")
+    if apart > 1e-4*check_finite(largest, name):
+        raise ValueError(f"`{name}` must be symmetric")
+    if least < -1e-4*largest:
+        raise ValueError(f"`{name}` has a variance below zero on its diagonal, {least:.4g}")
     if largest > (1 + 1e-4)*most:
         raise ValueError(f"`{name}` is no covariance: one entry is {largest:.4g}, and no variance is above {most:.4g}")
     return largest
@@ -129,8 +134,10 @@ def shrink(
 )->Tensor:               # (d, d) Σ_ζ, dtype and device of `cov`
     "RDA shrinkage (1-ζ)Σ_X + ζΣ_S (Rudman & Eickhoff 2024, Algorithm 1, step 4)."
     zeta = check_zeta(zeta)
-    if zeta == 0: return cov
-    if cov_ref is None: raise ValueError(f"`cov_ref` is needed when `zeta` is above 0 (it is {zeta})")
+    if zeta == 0:
+        return cov
+    if cov_ref is None:
+        raise ValueError(f"`cov_ref` is needed when `zeta` is above 0 (it is {zeta})")
     return (1-zeta)*cov + zeta*check_covariance(cov_ref, cov.shape[-1], "cov_ref").to(cov)
 
 # %% ../../nbs/base/07_covariance.ipynb #7420bfb2
@@ -145,7 +152,8 @@ def participation_ratio(
     "Participation ratio tr(Σ)²/‖Σ‖_F²: the number of dimensions `cov` uses evenly."
     cov = check_shape(cov)
     largest = _covariance_peak(cov)
-    if largest == 0: raise ValueError("`cov` is zero: it has no participation ratio")
+    if largest == 0:
+        raise ValueError("`cov` is zero: it has no participation ratio")
     with torch.autocast(cov.device.type, enabled=False):
         cov = cov.to(working_dtype(cov))/largest
         wide = scalar_dtype(cov)
@@ -192,11 +200,16 @@ class Moments:
     ): self.d, self.device, self.count, self.mean, self.scatter = d, device, 0, None, None
 
     def _add(self, count:int, mean:Tensor, scatter:Tensor)->"Moments":
-        if count == 0: return self
-        if self.d is None: self.d = len(mean)
-        if len(mean) != self.d: raise ValueError(f"`x` has {len(mean)} dimensions, the moments have {self.d}")
-        if self.count == 0: self.mean, self.scatter = mean.clone(), scatter.clone()
-        else: merge_moments_(self.mean, self.scatter, self.count, mean, scatter, count/(self.count+count))
+        if count == 0:
+            return self
+        if self.d is None:
+            self.d = len(mean)
+        if len(mean) != self.d:
+            raise ValueError(f"`x` has {len(mean)} dimensions, the moments have {self.d}")
+        if self.count == 0:
+            self.mean, self.scatter = mean.clone(), scatter.clone()
+        else:
+            merge_moments_(self.mean, self.scatter, self.count, mean, scatter, count/(self.count+count))
         self.count += count
         return self
 
@@ -208,7 +221,8 @@ class Moments:
 
     def covariance(self)->Tensor: # (d, d) float32, in squared activation units
         "Sample covariance of everything seen."
-        if self.count < 2: raise ValueError(f"a covariance needs n ≥ 2 points, and {self.count} were seen")
+        if self.count < 2:
+            raise ValueError(f"a covariance needs n ≥ 2 points, and {self.count} were seen")
         return (self.scatter/(self.count-1)).float()
 
     def update(self,
@@ -216,14 +230,16 @@ class Moments:
     )->"Moments":            # itself
         "Take in a batch of points; an error if they are not finite."
         x = as_points(x, min_points=0)
-        if len(x): magnitude(x)
+        if len(x):
+            magnitude(x)
         return self.add(x)
 
     def add(self,
         x:Tensor, # (n, d) points that are known to be finite, n ≥ 0
     )->"Moments": # itself
         "Take in a batch of points unchecked, and so without waiting for its device."
-        if not len(x): return self
+        if not len(x):
+            return self
         x = x.detach()
         with torch.autocast(x.device.type, enabled=False):
             mean = x.mean(0, dtype=working_dtype(x))

@@ -20,7 +20,8 @@ from uuid import uuid4
 
 import istar_nb
 
-if TYPE_CHECKING: from fsspec import AbstractFileSystem
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 # %% ../../nbs/base/10_files.ipynb #a73da53a
 def local_path(
@@ -42,7 +43,8 @@ def open_root(
 )->tuple["AbstractFileSystem",str]: # file system, and path on it
     "The file system and path of a store; a folder may have any name."
     import fsspec
-    if "://" not in str(root): return fsspec.filesystem("file"), absolute(root)
+    if "://" not in str(root):
+        return fsspec.filesystem("file"), absolute(root)
     return fsspec.core.url_to_fs(str(root), use_listings_cache=False)    # other machines write there too
 
 # %% ../../nbs/base/10_files.ipynb #52d41627
@@ -52,7 +54,8 @@ def find_folder(
 )->Path:
     "A folder of the checkout that the package is in, or else of the one above the working folder."
     for base in (Path(istar_nb.__file__).resolve().parents[1], Path.cwd(), *Path.cwd().parents):
-        if (base/where/holds).exists(): return base/where
+        if (base/where/holds).exists():
+            return base/where
     raise ValueError(f"there is no {where}/{holds} beside the package, nor above the folder {Path.cwd().name}: "
                      "work in a copy of the repository, which holds the records of the study")
 
@@ -71,9 +74,12 @@ def folder_beside(
     given:str|Path|None=None, # that other folder; None for the one below the root
 )->Path:                 # absolute, not made yet
     "Where runs of a store keep files that are no records."
-    if given is not None and "://" in str(given): raise ValueError(f"`{name}` must be a local folder, not {given}")
-    if given is not None: return Path(absolute(given))
-    if (folder := local_folder(root)) is not None: return folder/name
+    if given is not None and "://" in str(given):
+        raise ValueError(f"`{name}` must be a local folder, not {given}")
+    if given is not None:
+        return Path(absolute(given))
+    if (folder := local_folder(root)) is not None:
+        return folder/name
     return Path("runs").absolute()/name/hashlib.sha256(str(root).encode()).hexdigest()[:8]
 
 # %% ../../nbs/base/10_files.ipynb #8a1010a1
@@ -84,7 +90,8 @@ def check_writable(
     "An error if no file can be written to a folder."
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder): pass
+        with tempfile.TemporaryFile(dir=folder):
+            pass
     except OSError as e:
         raise ValueError(f"`{name}` must be a folder that can be written to, not {folder}: {e.strerror}") from None
 
@@ -100,26 +107,32 @@ def write_whole(
     folder = path.rpartition("/")[0]
     fs.makedirs(folder, exist_ok=True)
     protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
-    if _object_stores & protocols: return fs.pipe_file(path, content)
+    if _object_stores & protocols:
+        return fs.pipe_file(path, content)
     temporary = f"{folder}/.{uuid4().hex}.tmp"
     try:
         fs.pipe_file(temporary, content)
         fs.mv(temporary, path)
     except OSError:
-        with suppress(OSError): fs.rm_file(temporary)
+        with suppress(OSError):
+            fs.rm_file(temporary)
         raise
 
 # %% ../../nbs/base/10_files.ipynb #b3a7d979
 def read_text(fs:"AbstractFileSystem", path:str)->str|None:
     "What a file holds, and what is no UTF-8 marked as such; None when there is no file."
-    try: return fs.cat_file(path).decode(errors="replace")
-    except FileNotFoundError: return None
+    try:
+        return fs.cat_file(path).decode(errors="replace")
+    except FileNotFoundError:
+        return None
 
 
 def json_files(fs:"AbstractFileSystem", folder:str)->list[str]:
     "The JSON files of a folder."
-    try: files = fs.ls(folder, detail=True)
-    except FileNotFoundError: return []
+    try:
+        files = fs.ls(folder, detail=True)
+    except FileNotFoundError:
+        return []
     return sorted(f["name"] for f in files if f["type"] == "file" and f["name"].endswith(".json"))
 
 # %% ../../nbs/base/10_files.ipynb #f3671c6e
@@ -129,9 +142,12 @@ def write_file(
 )->None:
     "Write a file of this machine, whole or not at all."
     import fsspec
-    if path.is_dir(): raise ValueError(f"{path} cannot be written: it is a folder")
-    try: write_whole(fsspec.filesystem("file"), str(path.resolve()), content)
-    except OSError as e: raise ValueError(f"{path} cannot be written: {e.strerror or e}") from e
+    if path.is_dir():
+        raise ValueError(f"{path} cannot be written: it is a folder")
+    try:
+        write_whole(fsspec.filesystem("file"), str(path.resolve()), content)
+    except OSError as e:
+        raise ValueError(f"{path} cannot be written: {e.strerror or e}") from e
 
 # %% ../../nbs/base/10_files.ipynb #864c70c8
 @contextmanager
@@ -144,30 +160,31 @@ def run_lock(
     path = folder.with_name(f"{folder.name}.lock")
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path)
-    try: lock.acquire(timeout=-1 if wait else 0)
-    except Timeout: yield False
+    try:
+        lock.acquire(timeout=-1 if wait else 0)
+    except Timeout:
+        yield False
     else:
-        try: yield True
+        try:
+            yield True
         finally:
-            with suppress(OSError): path.unlink()   # while it is held: who waits for it notices
+            with suppress(OSError):
+                path.unlink()   # while it is held: who waits for it notices
             lock.release()
 
 # %% ../../nbs/base/10_files.ipynb #e4f2be4a
-def _is_fresh(changed:int)->bool: # time in nanoseconds
-    "Whether a file was changed within the last two seconds, so that it could change again unnoticed."
-    return abs(time.time_ns() - changed) < 2*10**9
-
-
 @lru_cache(256)
 def _hash_of_file(path:str, size:int, changed:int)->str: # 64 hexadecimal digits
     "SHA-256 of a file of this size that was changed at this time."
-    with open(path, "rb") as file: return hashlib.file_digest(file, "sha256").hexdigest()
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 # %% ../../nbs/base/10_files.ipynb #84be7778
 def _hash_now(path:Path)->str: # 64 hexadecimal digits
-    "SHA-256 of a file, which is read again if it has just been changed."
+    "SHA-256 of a file; one changed within the last two seconds is read again, since it could change again unnoticed."
     stat = path.stat()
-    read = _hash_of_file.__wrapped__ if _is_fresh(stat.st_mtime_ns) else _hash_of_file
+    fresh = abs(time.time_ns() - stat.st_mtime_ns) < 2*10**9
+    read = _hash_of_file.__wrapped__ if fresh else _hash_of_file
     return read(str(path), stat.st_size, stat.st_mtime_ns)
 
 # %% ../../nbs/base/10_files.ipynb #afff22da
@@ -175,5 +192,6 @@ def files_sha256(
     paths:Sequence[Path], # in the order that counts
 )->str|None:              # 64 hexadecimal digits; None when there is no file
     "SHA-256 of a file; of several, that of the list of their hashes and names."
-    if len(paths) < 2: return _hash_now(paths[0]) if paths else None
+    if len(paths) < 2:
+        return _hash_now(paths[0]) if paths else None
     return hashlib.sha256("".join(f"{_hash_now(path)}  {path.name}\n" for path in paths).encode()).hexdigest()

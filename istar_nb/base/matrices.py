@@ -100,12 +100,7 @@ def _point_columns(
     return numbers, False
 
 # %% ../../nbs/base/11_matrices.ipynb #d670c44b
-def _parquet_parts(path:Path, rows:int, column:str|None=None, ids:str|None=None, file=None)->Iterator[Tensor]:
-    for part, _ in _numbered_parts(path, rows, column, ids, file):
-        yield part
-
-
-def _numbered_parts(
+def _parquet_parts(
     path:str|Path,        # for errors
     rows:int,
     column:str|None=None, # as of `_point_columns`
@@ -150,17 +145,25 @@ _others = {".npz": "is an archive of arrays: save one of them with numpy.save", 
            "holds numbers as text: save them with numpy.save; of a table of texts, name a column"),
            **dict.fromkeys((".pt", ".pth", ".bin", ".pkl", ".pickle"), _pickle)}
 
+def _read_parts(path:Path, rows:int, column:str|None=None, ids:str|None=None)->Iterator[tuple[Tensor,np.ndarray|None]]:
+    "The points of a file on this machine, and the numbers of their rows."
+    if not path.is_file():
+        raise ValueError(f"{path} is no file")
+    if (ending := path.suffix.lower()) not in _readers:
+        raise ValueError(f"{path} {_others.get(ending, 'must end in .npy, .safetensors or .parquet')}")
+    if ending == ".parquet":
+        return _parquet_parts(path, rows, column, ids)
+    if ids:
+        raise ValueError(f"{path} has no columns, and `ids` names one")
+    return ((part, None) for part in _readers[ending](path, rows))
+
+
 def matrix_parts(
     path:str|Path,   # .npy (n, d); .safetensors with one (n, d) tensor; .parquet with numeric columns or one of lists
     rows:int=8192,   # rows read at a time
 )->Iterator[Tensor]: # (≤ rows, d) each
     "The rows of a file of embeddings."
-    path = local_path(path)
-    if not path.is_file():
-        raise ValueError(f"{path} is no file")
-    if (ending := path.suffix.lower()) not in _readers:
-        raise ValueError(f"{path} {_others.get(ending, 'must end in .npy, .safetensors or .parquet')}")
-    return _readers[ending](path, rows)
+    return (part for part, _ in _read_parts(local_path(path), rows))
 
 # %% ../../nbs/base/11_matrices.ipynb #30d6b221
 class Units:
@@ -232,24 +235,18 @@ def matrix_files(
 
 def _parts_of(file:str, rows:int, column:str|None, ids:str|None)->Iterator[tuple[Tensor,np.ndarray|None]]:
     "The points of a file here or elsewhere, and the numbers of their rows; what is no Parquet is copied here first."
-    ending = Path(file).suffix.lower()
-    if ids and ending != ".parquet":
-        raise ValueError(f"{file} has no columns, and `ids` names one")
     if "://" not in file:
-        if ending == ".parquet" and local_path(file).is_file():
-            yield from _numbered_parts(local_path(file), rows, column, ids)
-        else:
-            yield from ((part, None) for part in matrix_parts(file, rows))
+        yield from _read_parts(local_path(file), rows, column, ids)
         return
     fs, path = open_root(file)
-    if ending == ".parquet":
+    if Path(file).suffix.lower() == ".parquet":
         with fs.open(path) as opened:
-            yield from _numbered_parts(file, rows, column, ids, opened)
+            yield from _parquet_parts(file, rows, column, ids, opened)
         return
     with tempfile.TemporaryDirectory() as folder:
         fs.get_file(path, copied := f"{folder}/{Path(file).name}")
         try:
-            yield from ((part, None) for part in matrix_parts(copied, rows))
+            yield from _read_parts(Path(copied), rows, column, ids)
         except ValueError as e:
             raise ValueError(str(e).replace(copied, file)) from e
 

@@ -48,9 +48,11 @@ def set_random_state(
     "Take the generators back to what `random_state` gave; a warning names those whose devices are absent."
     here = {f"{d.type}.{d.index}": d for d in accelerators()}
     torch.set_rng_state(state["cpu"])
-    for name in state.keys() & here.keys(): getattr(torch, here[name].type).set_rng_state(state[name], here[name])
+    for name in state.keys() & here.keys():
+        getattr(torch, here[name].type).set_rng_state(state[name], here[name])
     absent = sorted(state.keys() - here.keys() - {"cpu"})
-    if not absent: return
+    if not absent:
+        return
     warnings.warn(f"the random states of {', '.join(absent)} are left out: there is no such device here", stacklevel=2)
 
 # %% ../../nbs/base/09_modes.ipynb #fb91428b
@@ -58,7 +60,8 @@ def set_random_state(
 def same_random_state()->Iterator[None]:
     "The generators of torch (on all devices in use), NumPy and Python are after the block what they were before."
     torchs, python, numpy = random_state(), random.getstate(), np.random.get_state()
-    try: yield
+    try:
+        yield
     finally:
         set_random_state(torchs)
         random.setstate(python)
@@ -71,10 +74,12 @@ def same_buffers(
 )->Iterator[None]:
     "The buffers of a model, such as running averages, are after the block what they were before."
     before = [(m, name, b, b.clone()) for m in model.modules() for name, b in m._buffers.items() if b is not None]
-    try: yield
+    try:
+        yield
     finally:
         for module, name, buffer, value in before:
-            with torch.no_grad(): module._buffers[name] = buffer.copy_(value)
+            with torch.no_grad():
+                module._buffers[name] = buffer.copy_(value)
 
 # %% ../../nbs/base/09_modes.ipynb #5b2879a8
 @contextmanager
@@ -84,9 +89,11 @@ def evaluating(
     "Eval mode for a block; afterwards every module has the mode it had, frozen ones too."
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
-    try: yield
+    try:
+        yield
     finally:
-        for module, mode in modes: module.training = mode
+        for module, mode in modes:
+            module.training = mode
 
 # %% ../../nbs/base/09_modes.ipynb #a76dcb4e
 def _products_of(device:torch.device): # owner of the setting; None where PyTorch has none
@@ -124,10 +131,12 @@ def products_in(
         yield
         return
     owner.fp32_precision = format
-    try: yield
+    try:
+        yield
     finally:
         owner.fp32_precision = "none"    # follows the general setting again, where that is what it did
-        if owner.fp32_precision != before: owner.fp32_precision = before
+        if owner.fp32_precision != before:
+            owner.fp32_precision = before
 
 # %% ../../nbs/base/09_modes.ipynb #43132abf
 def check_precision(
@@ -146,7 +155,8 @@ def format_of(
     device:torch.device, # where products are computed
 )->str|None:             # for `products_in`
     "What a precision means on a device."
-    if precision == "highest": return None
+    if precision == "highest":
+        return None
     if device.type not in _fewer_digits:
         raise ValueError(f"`precision` 'medium' is not available on device '{device.type}'")
     return _fewer_digits[device.type]

@@ -29,9 +29,11 @@ def from_numpy(
     "A NumPy array as a tensor, or an error that says why it cannot be one."
     if x.dtype.kind not in "fiub" or x.itemsize > 8:
         raise TypeError(f"`{name}` must be floating point of 64 bits or fewer, not {x.dtype}")
-    if np.ma.is_masked(x): raise TypeError(f"`{name}` has masked entries: leave out the rows that have them")
+    if np.ma.is_masked(x):
+        raise TypeError(f"`{name}` has masked entries: leave out the rows that have them")
     x = np.asarray(x, x.dtype.newbyteorder("="))
-    if any(step < 0 or step % x.itemsize for step in x.strides): x = x.copy()
+    if any(step < 0 or step % x.itemsize for step in x.strides):
+        x = x.copy()
     return torch.from_numpy(x if x.flags.writeable else np.asarray(_Shareable(x)))
 
 # %% ../../nbs/base/00_points.ipynb #a8e3de2b
@@ -39,8 +41,10 @@ def check_tensor(x:object, name:str="x")->None:
     "An error unless it is a floating-point tensor."
     if not isinstance(x, Tensor):
         raise TypeError(f"`{name}` must be a torch tensor or NumPy array, not {type(x).__name__}")
-    if not x.is_floating_point(): raise TypeError(f"`{name}` must be floating point, not {x.dtype}")
-    if x.is_meta: raise TypeError(f"`{name}` is on the meta device: it has a shape and no numbers")
+    if not x.is_floating_point():
+        raise TypeError(f"`{name}` must be floating point, not {x.dtype}")
+    if x.is_meta:
+        raise TypeError(f"`{name}` is on the meta device: it has a shape and no numbers")
     if x.itemsize < 2 or x.layout != torch.strided:
         raise TypeError(f"`{name}` must be dense and of 16 bits or more, not {x.dtype} in {x.layout}")
 
@@ -52,12 +56,16 @@ def as_points(
     min_dims:int=2,      # smallest d accepted
 )->Tensor:               # (n, d) tensor of the same dtype, on the same device
     "`x` as a tensor of points, or an error that says what is wrong with it."
-    if isinstance(x, np.ndarray): x = from_numpy(x, name)
+    if isinstance(x, np.ndarray):
+        x = from_numpy(x, name)
     check_tensor(x, name)
-    if x.ndim != 2: raise ValueError(f"`{name}` must be (n, d), one point a row, but has shape {tuple(x.shape)}")
+    if x.ndim != 2:
+        raise ValueError(f"`{name}` must be (n, d), one point a row, but has shape {tuple(x.shape)}")
     n, d = x.shape
-    if n < min_points: raise ValueError(f"`{name}` needs n ≥ {min_points} points (rows), got shape ({n}, {d})")
-    if d < min_dims: raise ValueError(f"`{name}` needs d ≥ {min_dims} dimensions (columns), got shape ({n}, {d})")
+    if n < min_points:
+        raise ValueError(f"`{name}` needs n ≥ {min_points} points (rows), got shape ({n}, {d})")
+    if d < min_dims:
+        raise ValueError(f"`{name}` needs d ≥ {min_dims} dimensions (columns), got shape ({n}, {d})")
     return x
 
 # %% ../../nbs/base/00_points.ipynb #eed8aff2
@@ -73,8 +81,10 @@ def has_float64(
     device:torch.device, # any; asked once a process
 )->bool:                 # whether it holds float64 tensors
     "Whether a device knows double precision."
-    try: return torch.zeros((), dtype=torch.float64, device=device).dtype == torch.float64
-    except (TypeError, RuntimeError): return False
+    try:
+        return torch.zeros((), dtype=torch.float64, device=device).dtype == torch.float64
+    except (TypeError, RuntimeError):
+        return False
 
 # %% ../../nbs/base/00_points.ipynb #adf2b132
 def scalar_dtype(
@@ -100,7 +110,8 @@ def check_finite(
     name:str="x",  # what the argument is called in an error
 )->float:          # the value, if valid
     "`value`, or an error if it is not finite."
-    if not np.isfinite(value): raise ValueError(f"`{name}` has values that are not finite (NaN or infinity)")
+    if not np.isfinite(value):
+        raise ValueError(f"`{name}` has values that are not finite (NaN or infinity)")
     return value
 
 # %% ../../nbs/base/00_points.ipynb #fb543cd3
@@ -182,7 +193,8 @@ def add_products_(
 )->None:
     "Add the upper blocks of rowsᵀ·rows; when all is added, `mirror_` makes the others."
     width = -(-len(out)//blocks)
-    for i in range(0, len(out), width): out[i:i+width, i:].addmm_(rows[:, i:i+width].T, rows[:, i:])
+    for i in range(0, len(out), width):
+        out[i:i+width, i:].addmm_(rows[:, i:i+width].T, rows[:, i:])
 
 # %% ../../nbs/base/00_points.ipynb #62595313
 def mirror_(
@@ -190,7 +202,8 @@ def mirror_(
 )->Tensor:        # the same, symmetric
     "Copy the upper blocks below the diagonal."
     width = -(-out.shape[-1]//blocks)
-    for i in range(0, out.shape[-1], width): out[..., i+width:, i:i+width] = out[..., i:i+width, i+width:].mT
+    for i in range(0, out.shape[-1], width):
+        out[..., i+width:, i:i+width] = out[..., i:i+width, i+width:].mT
     return out
 
 # %% ../../nbs/base/00_points.ipynb #0d3c7562
@@ -200,5 +213,6 @@ def squared(
     "rowsᵀ·rows of every matrix, by its upper blocks: five eighths of the work."
     d = rows.shape[-1]
     out, width = rows.new_empty(*rows.shape[:-2], d, d), -(-d//blocks)
-    for i in range(0, d, width): out[..., i:i+width, i:] = rows[..., i:i+width].mT @ rows[..., i:]
+    for i in range(0, d, width):
+        out[..., i:i+width, i:] = rows[..., i:i+width].mT @ rows[..., i:]
     return mirror_(out)

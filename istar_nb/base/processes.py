@@ -24,7 +24,8 @@ def check_scope(
     scope:str,  # value to check
 )->str:         # the value, if valid
     "`scope`, or an error if it is neither global nor local."
-    if scope not in ("global", "local"): raise ValueError(f"`scope` must be 'global' or 'local', not {scope!r}")
+    if scope not in ("global", "local"):
+        raise ValueError(f"`scope` must be 'global' or 'local', not {scope!r}")
     return scope
 
 # %% ../../nbs/base/02_processes.ipynb #22fd0305
@@ -55,7 +56,8 @@ def reduce_together(
     group:"dist.ProcessGroup|None", # processes; None for this one alone
 )->tuple[list[Tensor],Tensor]:      # the same, over all processes
     "Sums and maxima over processes in one exchange."
-    if group is None: return list(sums), maxima
+    if group is None:
+        return list(sums), maxima
     rows = maxima.new_zeros(process_count(group), len(maxima))
     rows[process_rank(group)] = maxima
     parts = [*sums, rows]
@@ -70,7 +72,8 @@ def each_process(
     group:"dist.ProcessGroup|None", # processes; None for this one alone
 )->Tensor:                          # (W, ...) one row a process
     "What every process holds."
-    if group is None: return x.detach()[None]
+    if group is None:
+        return x.detach()[None]
     parts = [torch.empty_like(x) for _ in range(process_count(group))]
     dist.all_gather(parts, x.detach(), group=group)
     return torch.stack(parts)
@@ -82,7 +85,8 @@ def gathered(
     group:"dist.ProcessGroup|None", # processes; None for this one alone
 )->list[Tensor]:                    # (counts[r], …) of every process
     "The rows of all processes, though they have different numbers."
-    if group is None: return [x.detach()]
+    if group is None:
+        return [x.detach()]
     padded = x.new_zeros(max(counts), *x.shape[1:])
     padded[:len(x)] = x.detach()
     return [part[:count] for part, count in zip(each_process(padded, group), counts)]
@@ -106,7 +110,8 @@ class _GlobalSum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad:Tensor)->tuple[Tensor,None]:
-        if torch.is_grad_enabled(): single_process(ctx.group)
+        if torch.is_grad_enabled():
+            single_process(ctx.group)
         return grad*process_count(ctx.group), None
 
 # %% ../../nbs/base/02_processes.ipynb #f19bcb36
@@ -135,7 +140,8 @@ def averaged(
     group:"dist.ProcessGroup|None", # processes; None for this one alone
 )->list[Tensor]:
     "The mean of each tensor over processes, in one exchange."
-    if group is None: return list(tensors)
+    if group is None:
+        return list(tensors)
     flat = torch.cat([t.flatten() for t in tensors])
     dist.all_reduce(flat, group=group)
     parts = flat.div_(process_count(group)).split([t.numel() for t in tensors])

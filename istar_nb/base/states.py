@@ -28,7 +28,8 @@ def check_tokens(
     tokens:str, # value to check
 )->str:         # the value, if valid
     "`tokens`, or an error if there is no such choice."
-    if tokens not in TOKENS: raise ValueError(f"`tokens` must be one of {TOKENS}, not {tokens!r}")
+    if tokens not in TOKENS:
+        raise ValueError(f"`tokens` must be one of {TOKENS}, not {tokens!r}")
     return tokens
 
 # %% ../../nbs/base/03_states.ipynb #11713ce3
@@ -39,22 +40,27 @@ def token_mask(
 )->Tensor:              # (B, T) bool; the tokens that count as points
     "Which tokens of a batch are points."
     check_tokens(tokens)
-    if mask.ndim != 2: raise ValueError(f"`mask` must be (B, T), but has shape {tuple(mask.shape)}")
+    if mask.ndim != 2:
+        raise ValueError(f"`mask` must be (B, T), but has shape {tuple(mask.shape)}")
     seen = mask.is_floating_point() or mask.device.type == "cpu"    # integers elsewhere are not waited for
     if seen and not (mask >= 0).all():
         raise ValueError("`mask` has negative values or NaN, like one that is added to attention scores: "
                          "a mask is wanted in which non-zero marks what counts")
-    if tokens == "all": return torch.ones_like(mask, dtype=torch.bool)
+    if tokens == "all":
+        return torch.ones_like(mask, dtype=torch.bool)
     real = mask.bool()
-    if tokens == "real": return real
-    if causal is False: return real & (real.cumsum(1) == 1)
+    if tokens == "real":
+        return real
+    if causal is False:
+        return real & (real.cumsum(1) == 1)
     behind = causal.to(mask.device)[:, None] if isinstance(causal, Tensor) else 0
     return real & (real.flip(1).cumsum(1).flip(1) == 1 + behind)
 
 # %% ../../nbs/base/03_states.ipynb #58deb1c3
 def _whole(number:object)->int:
     "A whole number; True and False are none."
-    if isinstance(number, bool): raise TypeError
+    if isinstance(number, bool):
+        raise TypeError
     return operator.index(number)
 
 
@@ -62,9 +68,11 @@ def layer_numbers(
     layers:int|Iterable[int]|str|None, # as a user gives them; see `choose_layers`
 )->tuple[int,...]|str|None:            # whole numbers; None and "all" as they are
     "Layers that can be read again for every batch; an error for what is no number."
-    if layers is None or isinstance(layers, str) and layers == "all": return layers
+    if layers is None or isinstance(layers, str) and layers == "all":
+        return layers
     for numbers in (lambda: (_whole(layers),), lambda: tuple(map(_whole, layers))):
-        with suppress(TypeError): return numbers()
+        with suppress(TypeError):
+            return numbers()
     raise TypeError(f"`layers` must be whole numbers, None or 'all', not {layers!r:.60}")
 
 
@@ -74,9 +82,12 @@ def choose_layers(
 )->list[int]:                          # layer numbers, ascending
     "The numbers of the chosen layers."
     wanted = layer_numbers(layers)
-    if wanted is None: return list(range(1, count)) or [0]
-    if wanted == "all": return list(range(count))
-    if not wanted: raise ValueError("`layers` selects no layer")
+    if wanted is None:
+        return list(range(1, count)) or [0]
+    if wanted == "all":
+        return list(range(count))
+    if not wanted:
+        raise ValueError("`layers` selects no layer")
     for l in wanted:
         if not -count <= l < count:
             raise ValueError(f"`layers` names layer {l}, and there are layers 0 to {count-1}")
@@ -89,13 +100,17 @@ def _takes_numbers()->bool:
     return tuple(map(int, version("transformers").split(".")[:2])) >= (5, 23)
 
 
+def _configs(model:nn.Module)->tuple: # for its text, and for all of it; None where there is none
+    "The configurations of a model."
+    config = getattr(getattr(model, "module", model), "config", None)
+    return config.get_text_config() if hasattr(config, "get_text_config") else config, config
+
+
 def layer_count(
     model:nn.Module, # a Hugging Face model, wrapped for data-parallel training or not
 )->int|None:         # without the embeddings; None where its configuration does not say
     "How many layers a model has for text."
-    config = getattr(getattr(model, "module", model), "config", None)
-    if hasattr(config, "get_text_config"): config = config.get_text_config()    # of a model for text and images
-    return getattr(config, "num_hidden_layers", None)
+    return getattr(_configs(model)[0], "num_hidden_layers", None)
 
 
 def asked_for(
@@ -104,17 +119,12 @@ def asked_for(
 )->bool|list[int]:                     # for `output_hidden_states`
     "What to ask a model for: the layers that are chosen by number, or all."
     count = layer_count(model)
-    if layers is None or isinstance(layers, str) or count is None: return True
+    if layers is None or isinstance(layers, str) or count is None:
+        return True
     chosen = choose_layers(layers, count + 1)
     return chosen if _takes_numbers() else True
 
 # %% ../../nbs/base/03_states.ipynb #119f0c1c
-def _configs(model:nn.Module)->tuple: # for its text, and for all of it; None where there is none
-    "The configurations of a model."
-    config = getattr(getattr(model, "module", model), "config", None)
-    return config.get_text_config() if hasattr(config, "get_text_config") else config, config
-
-
 CAUSAL_TEXTS = ("clip", "clip_text_model", "clipseg", "clipseg_text_model", "groupvit", "groupvit_text_model", "owlv2",
                 "owlv2_text_model", "owlvit", "owlvit_text_model")    # texts beside images, read by a decoder's mask
 
@@ -126,8 +136,10 @@ def is_causal(
     from transformers.models.auto import modeling_auto as known
     text, config = _configs(model)
     def has(name): return getattr(text, name, None)
-    if getattr(config, "is_encoder_decoder", False) or has("is_causal") is False: return False
-    if has("use_bidirectional_attention") not in (None, False, "vision"): return False    # "vision": of images alone
+    if getattr(config, "is_encoder_decoder", False) or has("is_causal") is False:
+        return False
+    if has("use_bidirectional_attention") not in (None, False, "vision"):
+        return False    # "vision": of images alone
     kinds = [getattr(each, "model_type", "") for each in (text, config)]
     if kinds[0] in known.MODEL_FOR_MASKED_LM_MAPPING_NAMES or kinds[0] == "bert-generation":
         return bool(has("is_decoder") or has("causal"))    # the latter of XLM
@@ -143,7 +155,8 @@ def stands_for_text(
     causal, ids, mask = is_causal(model), batch.get("input_ids"), batch["attention_mask"]
     pad = getattr(_configs(model)[0], "pad_token_id", None)
     head = getattr(out.get("logits"), "ndim", 0) == 2 and "embedding" not in out    # of transformers, for whole texts
-    if not (causal and head) or pad is None or ids is None: return causal
+    if not (causal and head) or pad is None or ids is None:
+        return causal
     real = mask.bool()
     read = real & (ids != pad)    # not at an end token that pads as well
     behind = (real & (read.flip(1).cumsum(1).flip(1) == 0)).sum(1)
@@ -157,28 +170,33 @@ def sampled(
 )->Tensor:         # (B, T) bool
     "The chosen tokens, or so many of them drawn at random."
     rows = chosen.flatten().nonzero().squeeze(1)
-    if most is None or len(rows) <= most: return chosen
+    if most is None or len(rows) <= most:
+        return chosen
     kept = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:most]]
     return torch.zeros_like(chosen).flatten().index_fill(0, kept, True).view_as(chosen)
 
 # %% ../../nbs/base/03_states.ipynb #e4c0714e
 def _check_batch(layers:Sequence[Tensor|None], mask:Tensor, most:int|None)->None:
     "An error if there is no layer, or one that does not fit the mask."
-    if not isinstance(mask, Tensor): raise TypeError(f"`mask` must be a torch tensor, not {type(mask).__name__}")
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"`mask` must be a torch tensor, not {type(mask).__name__}")
     if not isinstance(layers, (Sequence, Tensor, NoneType)):
         raise TypeError(f"`layers` must be a list or tuple of tensors, not {type(layers).__name__}")
     there = {l: states for l, states in enumerate(() if layers is None else layers) if states is not None}
-    if not there: raise ValueError("`layers` holds no hidden states: call the model with output_hidden_states=True")
+    if not there:
+        raise ValueError("`layers` holds no hidden states: call the model with output_hidden_states=True")
     for l, states in there.items():
         if not isinstance(states, Tensor):
             raise TypeError(f"`layers[{l}]` must be a torch tensor, not {type(states).__name__}")
-        if not states.is_floating_point(): raise TypeError(f"`layers[{l}]` must be floating point, not {states.dtype}")
+        if not states.is_floating_point():
+            raise TypeError(f"`layers[{l}]` must be floating point, not {states.dtype}")
         if states.ndim != 3 or states.shape[:2] != mask.shape:
             raise ValueError(f"`layers[{l}]` must be (B, T, d) with a (B, T) `mask`, "
                              f"got {tuple(states.shape)} and {tuple(mask.shape)}")
         if states.shape[-1] < 2:
             raise ValueError(f"`layers[{l}]` needs d ≥ 2 dimensions, got shape {tuple(states.shape)}")
-    if most is not None: check_number("most", most, "[1, inf)", whole=True)
+    if most is not None:
+        check_number("most", most, "[1, inf)", whole=True)
 
 # %% ../../nbs/base/03_states.ipynb #a7e8f4d0
 class Sentences(NamedTuple):

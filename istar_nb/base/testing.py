@@ -24,13 +24,16 @@ def error_of(
     **kwargs,   # of `f`
 )->Exception:   # what this package, or a function of the notebook, raised
     "The error that a call ends with; one that nobody here raised passes through."
-    try: f(*args, **kwargs)
+    try:
+        f(*args, **kwargs)
     except (TypeError, ValueError, FloatingPointError, RuntimeError, OSError, ImportError) as error:
         raised = error.__traceback__
-        while raised.tb_next: raised = raised.tb_next
+        while raised.tb_next:
+            raised = raised.tb_next
         frame, ours = raised.tb_frame, ("istar_nb", "__main__")
         said = dis.opname[frame.f_code.co_code[raised.tb_lasti]] == "RAISE_VARARGS"    # by a `raise` statement
-        if said and frame.f_globals["__name__"].partition(".")[0] in ours: return error
+        if said and frame.f_globals["__name__"].partition(".")[0] in ours:
+            return error
         raise
     raise AssertionError("no error was raised")
 
@@ -83,4 +86,5 @@ def kept_for_backward(
     def count():
         memory = [x.untyped_storage() for x in (one() for one in kept) if x is not None]
         return sum({m.data_ptr(): m.nbytes() for m in memory if m.data_ptr() not in there}.values())
-    with saved_tensors_hooks(keep, lambda x: x): yield count
+    with saved_tensors_hooks(keep, lambda x: x):
+        yield count

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['point_words', 'label_shares', 'measures', 'encoder_name', 'place_name', 'places_of', 'score_unit', 'Store',
-           'updates_of', 'dose_of', 'Evidence', 'state_of_folders', 'opened', 'benchmark_record', 'recorded_on',
-           'collapsed', 'learning_threshold', 'learned', 'plateau', 'iota_ratios', 'circumstances', 'fallen',
-           'claims_from']
+           'updates_of', 'dose_of', 'candidates', 'best_of', 'Evidence', 'state_of_folders', 'opened',
+           'benchmark_record', 'recorded_on', 'collapsed', 'learning_threshold', 'learned', 'plateau', 'iota_ratios',
+           'circumstances', 'fallen', 'claims_from']
 
 # %% ../../nbs/study/01_evidence.ipynb #ad506479
 import json
@@ -21,9 +21,9 @@ import numpy as np
 from ..base.files import find_folder
 from .pretrain_runs import PretrainConfig, load_pretrainings
 from ..training.records import RunRecord, iterate_records
-from ..sweeps.selection import candidates, load_selections
+from ..sweeps.sweeps import load_selections
 from ..sweeps.grids import grid, measured, table_of, with_columns
-from ..training.runs import defaults
+from ..training.runs import RunConfig, defaults
 from ..text.tasks import TASKS, task_title
 from .verdicts import Claim, paired_estimate, pairs_of
 
@@ -108,6 +108,31 @@ def dose_of(
     plain = config["method"] == "istar" and not any(config.get(name) for name in ("target", "relative", "layers"))
     iota = first.get("padded_isoscore" if config.get("tokens") == "all" else "isoscore")
     return abs(config["lam"])*iota if plain and first["epoch"] == 0 and iota is not None else float("nan")
+
+# %% ../../nbs/study/01_evidence.ipynb #1f360816
+def candidates(
+    selections:Sequence[dict], # of `load_selections`
+    method:str="istar",        # method whose points are wanted
+    metric:str|None=None,      # only selections by this one; None for those by the task's own
+):                             # pandas DataFrame: task, model, lam, zeta, scores (one a seed), held_out (their mean)
+    "The points that selections compared, without those that failed."
+    import pandas as pd
+    points = [vars(RunConfig().complete) | c["options"] | g["group"] | dict(scores=c["scores"], held_out=c["mean"])
+              for s in selections if s["metric"] == metric for g in s["groups"] for c in g["candidates"]]
+    rows = [p for p in points if p["method"] == method and p["held_out"] is not None]
+    frame = pd.DataFrame(rows, columns=["task", "model", "lam", "zeta", "scores", "held_out"])
+    return frame.astype(dict(lam=float, held_out=float))
+
+# %% ../../nbs/study/01_evidence.ipynb #10b6a138
+def best_of(
+    points,      # pandas DataFrame from `candidates`
+    task:str,    # where the choice was made
+    model:str,   # likewise
+    sign:int,    # of λ, 1 or -1
+):               # pandas Series, one row of `points`; None where nothing was compared
+    "The candidate with the best held-out score among those of one sign, the first of equals."
+    able = points[(points.task == task) & (points.model == model) & (points.lam*sign > 0)]
+    return None if able.empty else able.loc[able.held_out.idxmax()]
 
 # %% ../../nbs/study/01_evidence.ipynb #11479c24
 _seldom = ("isolayer_best", "padded_isoscore", "padding_share", "padding_apart", "majority_share")

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .evidence import Evidence, circumstances, claims_from, encoder_name, fallen, iota_ratios, learned
-from ..sweeps.selection import best_of
+from .evidence import (Evidence, best_of, circumstances, claims_from, encoder_name, fallen, iota_ratios,
+                                     learned)
 from .verdicts import Claim, Estimate, moved, nan, own, paired_estimate, pairs_of
 
 # %% ../../nbs/study/02_istar_claims.ipynb #efefb464

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import queue
+import signal
 import sys
 import time
 import traceback
@@ -52,7 +53,8 @@ class Job:
 def _settled(config:RunConfig, job:Job)->RunRecord|None:
     "The record of a run that need not be made."
     record = find_record(job.root, config.id)
-    if record is None or record.status == "failed": return None if job.retry_failed else record
+    if record is None or record.status == "failed":
+        return None if job.retry_failed else record
     return made_before(config, job.root, job.data_dir, job.hub, job.remake)
 
 # %% ../../nbs/sweeps/01_executors.ipynb #112311b9
@@ -62,11 +64,13 @@ def attempt(
 )->RunRecord|None:    # "done" or "failed"; None when another process is at it
     "Carry out one run, whatever comes of it."
     try:
-        if (record := _settled(config, job)) is not None: return record
+        if (record := _settled(config, job)) is not None:
+            return record
         follows = place_of_process()[0] > 0
         with nullcontext(True) if follows else run_lock(job.folder(config), job.wait) as held:
             return (_settled(config, job) or _carry_out(config, job)) if held else None
-    except (ValueError, TypeError, OSError): return failed_record(config, traceback.format_exc())
+    except (ValueError, TypeError, OSError):
+        return failed_record(config, traceback.format_exc())
 
 # %% ../../nbs/sweeps/01_executors.ipynb #392916df
 def _carry_out(config:RunConfig, job:Job)->RunRecord:
@@ -81,17 +85,13 @@ def _carry_out(config:RunConfig, job:Job)->RunRecord:
     except Exception as error:
         lost = failed_record(config, traceback.format_exc(), "" if isinstance(error, OSError) else started)
     setup = progress = None     # they and the traceback held the model
-    _free_memory()
-    return lost
-
-# %% ../../nbs/sweeps/01_executors.ipynb #2cdeea6c
-def _free_memory()->None:
-    "Give back what the last run held."
     import torch
 
     from istar_nb.base.modes import accelerators
     gc.collect()
-    for kind in {device.type for device in accelerators()}: getattr(torch, kind).empty_cache()
+    for kind in {device.type for device in accelerators()}:
+        getattr(torch, kind).empty_cache()
+    return lost
 
 # %% ../../nbs/sweeps/01_executors.ipynb #4d49ef9e
 class Event(NamedTuple):
@@ -121,17 +121,19 @@ class Resources:
 
     def __post_init__(self):
         object.__setattr__(self, "slurm", tuple(self.slurm))
-        for name in ("workers", "threads", "restarts", "processes_per_run"):
+        ranges = dict(workers="[1, inf)", threads="[1, inf)", processes_per_run="[1, inf)", restarts="[0, inf)",
+                      cpus_per_run="(0, inf)", gpus_per_run="[0, inf)")
+        for name, interval in ranges.items():
             if (value := getattr(self, name)) is not None:
-                check_number(name, value, f"[{int(name != 'restarts')}, inf)", whole=True)
-        if self.cpus_per_run is not None: check_number("cpus_per_run", self.cpus_per_run, "(0, inf)")
-        if self.gpus_per_run is not None: check_number("gpus_per_run", self.gpus_per_run, "[0, inf)")
+                check_number(name, value, interval, whole="us_per_run" not in name)
 
     @property
-    def cpus(self)->float: return self.cpus_per_run or self.processes_per_run
+    def cpus(self)->float:
+        return self.cpus_per_run or self.processes_per_run
 
     @property
-    def share(self)->int: return self.threads or max(1, int(self.cpus/self.processes_per_run))
+    def share(self)->int:
+        return self.threads or max(1, int(self.cpus/self.processes_per_run))
 
 # %% ../../nbs/sweeps/01_executors.ipynb #6d5964f4
 def in_this_process(configs:Sequence[RunConfig], job:Job, places:Resources)->Iterator[Event]:
@@ -139,11 +141,13 @@ def in_this_process(configs:Sequence[RunConfig], job:Job, places:Resources)->Ite
     import torch
     before = torch.get_num_threads()
     try:
-        if places.threads: torch.set_num_threads(places.threads)
+        if places.threads:
+            torch.set_num_threads(places.threads)
         for config in configs:
             yield Event("started", config)
             yield Event("ended", config, attempt(config, job))
-    finally: torch.set_num_threads(before)
+    finally:
+        torch.set_num_threads(before)
 
 # %% ../../nbs/sweeps/01_executors.ipynb #36b29c57
 class Slot(NamedTuple):
@@ -160,11 +164,13 @@ def _dealt(processes:int, runs:int|None)->list[str|None]: # one a run; empty wit
     "The accelerators of this machine in groups, each as the variable that gives it to a run; None without a variable."
     from istar_nb.base.modes import available_accelerators, joinable_accelerators
     devices = available_accelerators() if processes == 1 else joinable_accelerators()
-    if not devices: return []
+    if not devices:
+        return []
     if processes > len(devices):
         raise ValueError(f"`processes_per_run` is {processes}, and the accelerators are {', '.join(map(str, devices))}")
     groups = len(devices)//processes if runs is None else runs
-    if (variable := _visible.get(devices[0].type)) is None: return [None]*groups
+    if (variable := _visible.get(devices[0].type)) is None:
+        return [None]*groups
     visible = os.environ.get(variable)
     names = visible.split(",") if visible else [str(i) for i in range(len(devices))]
     return [f"{variable}=" + ",".join(names[(i*processes + j) % len(names)] for j in range(processes))
@@ -177,8 +183,6 @@ def slots(
     processes:int=1,       # of every run
 )->list[Slot]:             # one a run
     "Divide this machine."
-    for name, value in dict(workers=workers, processes_per_run=processes).items():
-        if value is not None: check_number(name, value, "[1, inf)", whole=True)
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     devices = _dealt(processes, workers)
     n = workers or len(devices) or max(1, len(cores)//(2*processes))
@@ -197,10 +201,12 @@ def carry_out_order()->int: # exit status
     end_after(sys.stdin.read)
     print("ready", flush=True)
     import torch
-    if hasattr(os, "sched_setaffinity"): os.sched_setaffinity(0, order["cores"])
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, order["cores"])
     torch.set_num_threads(order["threads"])
     record = attempt(RunConfig.from_dict(order["config"]), Job(**order["job"]))
-    if record is None or record.status == "done": return 0 if record else _elsewhere
+    if record is None or record.status == "done":
+        return 0 if record else _elsewhere
     print(json.dumps(record.to_json()), flush=True)
     return _failed
 
@@ -215,7 +221,8 @@ class Worker(Team):
     ):
         self.config, self.slot = config, slot
         variables = {"OMP_NUM_THREADS": str(slot.threads)}
-        if slot.device is not None: variables |= dict([slot.device.split("=")])
+        if slot.device is not None:
+            variables |= dict([slot.device.split("=")])
         code = "import sys; from istar_nb.sweeps.executors import carry_out_order; sys.exit(carry_out_order())"
         order = dict(config=asdict(config), job=asdict(job), cores=slot.cores, threads=slot.threads)
         super().__init__(code, order, variables, slot.processes, lambda: ended.put(self))
@@ -223,10 +230,9 @@ class Worker(Team):
 # %% ../../nbs/sweeps/01_executors.ipynb #e97045ed
 def _end_of(worker:Worker)->str:
     "How a process ended, with the last it wrote."
-    import signal
     code = worker.process.returncode
     name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-    return f"the worker process ended with {name}" + "".join(f"\n  {line}" for line in worker.said().splitlines()[-15:])
+    return "\n  ".join([f"the worker process ended with {name}", *worker.said().splitlines()[-15:]])
 
 # %% ../../nbs/sweeps/01_executors.ipynb #fe0e77d4
 def _lost(config:RunConfig, job:Job, error:str)->RunRecord:
@@ -238,16 +244,21 @@ def _lost(config:RunConfig, job:Job, error:str)->RunRecord:
 def _outcome(worker:Worker, deaths:Counter, job:Job, restarts:int)->Event:
     "What became of a worker's run."
     config, code = worker.config, worker.process.returncode
-    if code == 0: return Event("ended", config, find_record(job.root, config.id))
-    if code == _elsewhere: return Event("ended", config)
+    if code == 0:
+        return Event("ended", config, find_record(job.root, config.id))
+    if code == _elsewhere:
+        return Event("ended", config)
     if code == _failed:
         record = RunRecord.from_json(json.loads(worker.said().splitlines()[-1]))
-        if record.started: save_failed(record, job.root)
+        if record.started:
+            save_failed(record, job.root)
         return Event("ended", config, record)
     reason = _end_of(worker)
-    if code > 0 and not worker.said().startswith("ready"): raise ChildProcessError(f"a worker cannot start: {reason}")
+    if code > 0 and not worker.said().startswith("ready"):
+        raise ChildProcessError(f"a worker cannot start: {reason}")
     deaths[config.id] += 1
-    if deaths[config.id] <= restarts: return Event("again", config, note=reason)
+    if deaths[config.id] <= restarts:
+        return Event("again", config, note=reason)
     return Event("ended", config, _lost(config, job, f"{reason}\nThis happened {deaths[config.id]} times."))
 
 # %% ../../nbs/sweeps/01_executors.ipynb #90f36a75
@@ -268,10 +279,12 @@ def in_processes(configs:Sequence[RunConfig], job:Job, places:Resources)->Iterat
             staff.remove(worker)
             free.append(worker.slot)
             worker.close()
-            if event.kind == "again": todo.appendleft(event.config)
+            if event.kind == "again":
+                todo.appendleft(event.config)
             yield event
     finally:
-        for worker in staff: worker.close()
+        for worker in staff:
+            worker.close()
 
 # %% ../../nbs/sweeps/01_executors.ipynb #658859b5
 def _on_machine(config:dict, job:dict, places:dict)->str|None: # JSON of the record; None when another process is at it
@@ -280,10 +293,13 @@ def _on_machine(config:dict, job:dict, places:dict)->str|None: # JSON of the rec
     resources = Resources(**places)
     torch.set_num_threads(resources.share)
     run, job = RunConfig.from_dict(config), Job(**job)
-    if job.models: os.environ["ISTAR_MODELS"] = job.models
+    if job.models:
+        os.environ["ISTAR_MODELS"] = job.models
     with chdir(job.started_in) if job.started_in and Path(job.started_in).is_dir() else nullcontext():
-        if resources.processes_per_run == 1: record = attempt(run, job)
-        else: *_, (_, _, record, _) = in_processes([run], job, replace(resources, workers=1, threads=resources.share))
+        if resources.processes_per_run == 1:
+            record = attempt(run, job)
+        else:
+            *_, (_, _, record, _) = in_processes([run], job, replace(resources, workers=1, threads=resources.share))
     return record and record.to_json()
 
 
@@ -295,13 +311,17 @@ def runs_that_fit(resources:Mapping, cpus:float, gpus:float)->int: # at least 1
 # %% ../../nbs/sweeps/01_executors.ipynb #03f1e105
 def on_ray(configs:Sequence[RunConfig], job:Job, places:Resources)->Iterator[Event]:
     "Carry out runs on a Ray cluster."
-    try: import ray
-    except ImportError: raise ImportError("the ray executor needs Ray: pip install istar_nb[ray]") from None
+    try:
+        import ray
+    except ImportError:
+        raise ImportError("the ray executor needs Ray: pip install istar_nb[ray]") from None
     mine = not ray.is_initialized()
     own = places.address is None and "RAY_ADDRESS" not in os.environ
-    if mine: ray.init(address=places.address, log_to_driver=False, include_dashboard=False if own else None)
+    if mine:
+        ray.init(address=places.address, log_to_driver=False, include_dashboard=False if own else None)
     gpus = places.gpus_per_run
-    if gpus is None: gpus = places.processes_per_run if ray.cluster_resources().get("GPU") else 0
+    if gpus is None:
+        gpus = places.processes_per_run if ray.cluster_resources().get("GPU") else 0
     task = ray.remote(num_cpus=places.cpus, num_gpus=gpus, max_retries=places.restarts)(_on_machine)
     todo, pending = deque(configs), {}
     try:
@@ -314,17 +334,23 @@ def on_ray(configs:Sequence[RunConfig], job:Job, places:Resources)->Iterator[Eve
                 config = pending.pop(ref)
                 yield Event("ended", config, _returned(lambda: ray.get(ref), ray.exceptions.RayError, config, job))
     finally:
-        for ref in pending: ray.cancel(ref, force=True)
-        if mine: ray.shutdown()
+        for ref in pending:
+            ray.cancel(ref, force=True)
+        if mine:
+            ray.shutdown()
 
 # %% ../../nbs/sweeps/01_executors.ipynb #c967fd6e
 def _returned(answer:Callable[[],str|None], lost:type[Exception], config:RunConfig, job:Job)->RunRecord|None:
     "The record that a cluster's task returns, written to the store if it is not there; a lost task is a failed run."
-    try: text = answer()
-    except lost as error: return _lost(config, job, f"{type(error).__name__}: {error}")
-    if text is None: return None
+    try:
+        text = answer()
+    except lost as error:
+        return _lost(config, job, f"{type(error).__name__}: {error}")
+    if text is None:
+        return None
     record = RunRecord.from_json(text)
-    if record.status == "done" and find_record(job.root, record.id) is None: save_record(record, job.root)
+    if record.status == "done" and find_record(job.root, record.id) is None:
+        save_record(record, job.root)
     return record
 
 # %% ../../nbs/sweeps/01_executors.ipynb #c5d21004
@@ -332,17 +358,7 @@ def _returned(answer:Callable[[],str|None], lost:type[Exception], config:RunConf
 _slurm_types = dict(mem_gb=float, array_parallelism=int, stderr_to_stdout=bool, use_srun=bool,
                     **dict.fromkeys(("timeout_min", "nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node"), int),
                     **dict.fromkeys(("setup", "teardown", "srun_args"), list))
-
-def _slurm_value(name:str, word:str):
-    "The value of an option of submitit."
-    kind = _slurm_types.get(name.removeprefix("slurm_"), str)
-    if kind in (str, list): return [word] if kind is list else word
-    try: value = as_flag(word) if kind is bool else kind(word)
-    except ValueError: value = None
-    if isinstance(value, kind): return value
-    wanted = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
-    raise ValueError(f"`slurm`: {name} must be {wanted}, not {word!r}")
-
+_slurm_words = {bool: "true or false", int: "a whole number", float: "a number"}
 
 def _slurm_options(given:Sequence[str])->dict: # such as dict(slurm_partition="gpu", timeout_min=600)
     "Options of submitit that were given as words; those that are lists may come several times."
@@ -351,38 +367,44 @@ def _slurm_options(given:Sequence[str])->dict: # such as dict(slurm_partition="g
         name, _, text = word.partition("=")
         if not (name and text):
             raise ValueError(f"`slurm` must hold words such as 'slurm_partition=gpu', not {word!r}")
-        value = _slurm_value(name, text)
-        if name in found and not isinstance(value, list): raise ValueError(f"`slurm`: {name} comes twice")
-        found[name] = found[name] + value if name in found else value
+        kind = _slurm_types.get(name.removeprefix("slurm_"), str)
+        if name in found and kind is not list:
+            raise ValueError(f"`slurm`: {name} comes twice")
+        try:
+            value = [*found.get(name, []), text] if kind is list else as_flag(text) if kind is bool else kind(text)
+        except ValueError:
+            value = None
+        if not isinstance(value, kind):
+            raise ValueError(f"`slurm`: {name} must be {_slurm_words[kind]}, not {text!r}")
+        found[name] = value
     return found
-
-
-class _InJob:
-    "A run as submitit calls it."
-    def __call__(self, *run): return _on_machine(*run)
-
-    def checkpoint(self, *run):
-        "What is to be done when the job's time is over: the same, which resumes."
-        from submitit.helpers import DelayedSubmission
-        return DelayedSubmission(self, *run)
 
 # %% ../../nbs/sweeps/01_executors.ipynb #c5d21006
 def on_slurm(configs:Sequence[RunConfig], job:Job, places:Resources)->Iterator[Event]:
     "Submit every run as a job of Slurm; `address` may be \"local\" or \"debug\", submitit's stand-ins for a cluster."
-    try: import submitit
-    except ImportError: raise ImportError("the slurm executor needs submitit: pip install istar_nb[slurm]") from None
-    try: cluster = submitit.AutoExecutor(folder_beside(job.root, "slurm"), cluster=places.address or "slurm",
+    try:
+        import submitit
+    except ImportError:
+        raise ImportError("the slurm executor needs submitit: pip install istar_nb[slurm]") from None
+    try:
+        cluster = submitit.AutoExecutor(folder_beside(job.root, "slurm"), cluster=places.address or "slurm",
                                          slurm_max_num_timeout=100)
-    except RuntimeError as e: raise ValueError(f"`executor` 'slurm' finds no Slurm on this machine: {e}") from None
+    except RuntimeError as e:
+        raise ValueError(f"`executor` 'slurm' finds no Slurm on this machine: {e}") from None
     if (gpus := places.gpus_per_run or 0) % 1:
         raise ValueError(f"`gpus_per_run` must be a whole number with Slurm, whose jobs share no GPU, not {gpus:g}")
     usual = dict(timeout_min=60, cpus_per_task=math.ceil(places.cpus), gpus_per_node=int(gpus) or None,
                  slurm_array_parallelism=places.workers or 256)
-    try: cluster.update_parameters(**usual | _slurm_options(places.slurm))
+    try:
+        cluster.update_parameters(**usual | _slurm_options(places.slurm))
     except (NameError, AssertionError, TypeError) as e:
         raise ValueError(f"`slurm` has what submitit does not take: {str(e).partition(chr(10))[0]}") from None
+    class InJob(submitit.helpers.Checkpointable):
+        "A run as submitit calls it, once more when the job's time is over: it resumes."
+        def __call__(self, *run):
+            return _on_machine(*run)
     with cluster.batch():
-        jobs = [cluster.submit(_InJob(), asdict(config), asdict(job), asdict(places)) for config in configs]
+        jobs = [cluster.submit(InJob(), asdict(config), asdict(job), asdict(places)) for config in configs]
     pending = dict(zip(configs, jobs))
     try:
         yield from (Event("started", config) for config in configs)
@@ -392,7 +414,8 @@ def on_slurm(configs:Sequence[RunConfig], job:Job, places:Resources)->Iterator[E
                 yield Event("ended", config, _returned(answer, submitit.core.utils.UncompletedJobError, config, job))
             time.sleep(0.5)
     finally:
-        for one in pending.values(): one.cancel(check=False)
+        for one in pending.values():
+            one.cancel(check=False)
 
 # %% ../../nbs/sweeps/01_executors.ipynb #0af4a9ea
 executors = dict(local=in_this_process, processes=in_processes, ray=on_ray, slurm=on_slurm)

@@ -19,21 +19,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from itertools import product
-from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import TYPE_CHECKING, get_args, get_origin
 
 import numpy as np
 
 from ..base.files import local_folder
-from ..base.checks import near
+from ..base.checks import check_number, near
 from ..training.records import RunRecord, iterate_records
 from ..training.runs import RunConfig, defaults, multiple_of, plain_of
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
-    from rich.table import Table
 
 # %% ../../nbs/sweeps/00_grids.ipynb #878f143c
 def option_types(kind:type)->dict[str,tuple]:
@@ -43,7 +41,8 @@ def option_types(kind:type)->dict[str,tuple]:
 
 def _as_number(value):
     "A number for text that is one, such as \"1e-4\"; everything else as it is."
-    with suppress(ValueError): return float(value) if isinstance(value, str) else value
+    with suppress(ValueError):
+        return float(value) if isinstance(value, str) else value
     return value
 
 
@@ -62,9 +61,11 @@ def _values_of(
     types = option_types(kind)
     if name not in types:
         raise ValueError(f"a run has no option {name!r}{near(name, types)}; it has {', '.join(sorted(types))}")
-    if isinstance(given, np.ndarray): given = given.tolist()
+    if isinstance(given, np.ndarray):
+        given = given.tolist()
     listed = isinstance(given, (list, tuple, range))
-    if listed and not given: raise ValueError(f"`{name}` has an empty list of values")
+    if listed and not given:
+        raise ValueError(f"`{name}` has an empty list of values")
     one = any(get_origin(k) is tuple for k in types[name]) and listed and all(isinstance(v, int) for v in given)
     values = list(given) if listed and not one else [given]
     read = _as_number if float in types[name] else as_flag if bool in types[name] else lambda v: v
@@ -84,36 +85,29 @@ def combinations(
 # %% ../../nbs/sweeps/00_grids.ipynb #0f6929b4
 def _configuration(values:dict, kind:type=RunConfig):
     "One configuration; an error says which one it was."
-    try: return kind.from_dict(values)
+    try:
+        return kind.from_dict(values)
     except (TypeError, ValueError) as e:
         raise type(e)(f"{e}, in {', '.join(f'{k}: {v}' for k, v in values.items())}") from None
 
 # %% ../../nbs/sweeps/00_grids.ipynb #91e252e5
-def _check_keys(
-    node:Any,           # of YAML: a mapping, a sequence, a scalar, or None for an empty file
-    words:Sequence[str]=(), # keys whose values become text, as they are typed
-)->None:
-    "An error for a key that comes twice."
-    nodes, seen = [node], set()    # a part can be in several places, and in itself
-    for each in nodes:
-        if id(each) in seen or each is None or not isinstance(each.value, list): continue
-        seen.add(id(each))
-        pairs = [part for part in each.value if isinstance(part, tuple)]
-        keys = [str(key.value) for key, _ in pairs if not key.tag.endswith(":merge")]
-        twice = sorted({key for key in keys if keys.count(key) > 1})
-        if twice: raise ValueError(f"{', '.join(twice)} comes twice{each.start_mark}")
-        for key, value in pairs:
-            if key.value in words and isinstance(value.value, str): value.tag = "tag:yaml.org,2002:str"
-        nodes += [value for _, value in pairs] or each.value
-
-
 @cache
 def _loader()->type: # a loader of PyYAML
     "What reads plain values by the rules of YAML 1.2; whole numbers may have underscores between digits, as in Python."
     import yaml
 
     class Loader(yaml.SafeLoader):
-        yaml_implicit_resolvers = {}
+        yaml_implicit_resolvers, words = {}, ()
+
+        def construct_mapping(self, node:yaml.MappingNode, deep:bool=False)->dict:
+            "Refuse keys that come twice, and read the values of some keys as words, as they are typed."
+            keys = [str(key.value) for key, _ in node.value if not key.tag.endswith(":merge")]
+            if twice := sorted({key for key in keys if keys.count(key) > 1}):
+                raise ValueError(f"{', '.join(twice)} comes twice{node.start_mark}")
+            for key, value in node.value:
+                if key.value in self.words and isinstance(value.value, str):
+                    value.tag = "tag:yaml.org,2002:str"
+            return super().construct_mapping(node, deep)
 
     def add(kind, pattern, starts):
         Loader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(f"(?:{pattern})$"), starts)
@@ -135,14 +129,16 @@ def read_yaml(
     "What a YAML file says; it can hold plain data only."
     import yaml
     path = Path(path)
-    if not path.exists() or path.is_dir(): raise ValueError(f"there is no file {path}")    # a pipe is one
+    if not path.exists() or path.is_dir():
+        raise ValueError(f"there is no file {path}")    # a pipe is one
     try:
         loader = _loader()(path.read_text(encoding="utf-8"))
-        _check_keys(node := loader.get_single_node(), words)
-        spec = None if node is None else loader.construct_document(node)
+        loader.words = words
+        spec = loader.get_single_data()
     except (yaml.YAMLError, ValueError, RecursionError) as e:
         raise ValueError(f"{path.name} is not valid YAML: {e}") from None
-    if isinstance(spec, (dict, list)): return spec
+    if isinstance(spec, (dict, list)):
+        return spec
     raise ValueError(f"{path.name} must hold a mapping or a list, and holds {spec!r}")
 
 # %% ../../nbs/sweeps/00_grids.ipynb #6e6e3d1c
@@ -150,17 +146,22 @@ _keys = {"base", "seeds", "runs"}
 
 def _parts(spec:str|Path|Mapping|Sequence)->tuple[Mapping,Sequence|None,list]:
     "Base, seeds and blocks of a grid, checked."
-    if isinstance(spec, (str, Path)): spec = read_yaml(spec)
+    if isinstance(spec, (str, Path)):
+        spec = read_yaml(spec)
     if not isinstance(spec, Iterable):
         raise TypeError(f"a grid must be a file, a mapping or a list of blocks, not {type(spec).__name__}")
-    if not isinstance(spec, Mapping): spec = dict(runs=list(spec))
-    if not set(spec) & _keys: spec = dict(runs=[dict(spec)])
+    if not isinstance(spec, Mapping):
+        spec = dict(runs=list(spec))
+    if not set(spec) & _keys:
+        spec = dict(runs=[dict(spec)])
     if unknown := sorted(set(spec) - _keys, key=str):
         raise ValueError(f"a grid has no key {', '.join(map(repr, unknown))}{near(unknown[0], _keys)}; it has base, "
                          "seeds and runs, and options of runs go under base or runs")
     base, seeds, runs = spec.get("base", {}), spec.get("seeds"), spec.get("runs", [{}])
-    if not isinstance(base, Mapping): raise TypeError(f"`base` must map options to values, not {base!r}")
-    if not isinstance(runs, list): raise TypeError(f"`runs` must be a list of blocks, not {runs!r}")
+    if not isinstance(base, Mapping):
+        raise TypeError(f"`base` must map options to values, not {base!r}")
+    if not isinstance(runs, list):
+        raise TypeError(f"`runs` must be a list of blocks, not {runs!r}")
     if seeds is not None and any("seed" in b for b in [base, *runs] if isinstance(b, Mapping)):
         raise ValueError("`seed` is given in a block and `seeds` for the whole grid: leave one out")
     return base, seeds, runs
@@ -171,7 +172,8 @@ def _unique(
 )->list[RunConfig]:              # in the same order, the first of every id
     "Configurations without repetitions; a warning says how many there were."
     kept = {}
-    for c in configs: kept.setdefault(c.id, c)
+    for c in configs:
+        kept.setdefault(c.id, c)
     if twice := len(configs) - len(kept):
         warnings.warn(f"{twice} of {len(configs)} configurations describe the same run as an earlier one and are left "
                       "out", stacklevel=3)
@@ -182,19 +184,10 @@ def whole_numbers(seeds, name:str)->list[int]:
     "Seeds; an error for what is none."
     if isinstance(seeds, str) or not isinstance(seeds, Iterable):
         raise TypeError(f"`{name}` must be a list of whole numbers, not {seeds!r}")
-    seeds = list(seeds)
-    if not seeds: raise ValueError(f"`{name}` is empty: give a seed at least")
-    for s in seeds:
-        if isinstance(s, bool) or not isinstance(s, Integral):
-            raise TypeError(f"`{name}` must hold whole numbers, not {s!r}")
-    return list(map(int, seeds))
-
-# %% ../../nbs/sweeps/00_grids.ipynb #6c80c8cd
-def _behind_plain(configs:Sequence[RunConfig])->list[RunConfig]:
-    "The same configurations, behind the plain runs that their targets are multiples of."
-    plain = [plain_of(c) for c in configs if isinstance(c, RunConfig) and multiple_of(c)]
-    return list({c.id: c for c in (*plain, *configs)}.values())
-
+    seeds = [check_number(name, seed, whole=True) for seed in seeds]
+    if not seeds:
+        raise ValueError(f"`{name}` is empty: give a seed at least")
+    return seeds
 
 # %% ../../nbs/sweeps/00_grids.ipynb #d06511dd
 def grid(
@@ -203,10 +196,14 @@ def grid(
 )->list:                            # no two with the same id
     "The configurations of a grid."
     base, seeds, runs = _parts(spec)
-    def block(b): return combinations({**base, **b} if isinstance(b, Mapping) else b, kind)
+    def block(b):
+        return combinations({**base, **b} if isinstance(b, Mapping) else b, kind)
     configs = [c for b in runs for c in ([b] if isinstance(b, kind) else block(b))]
-    if seeds is not None: configs = [replace(c, seed=s) for s in whole_numbers(seeds, "seeds") for c in configs]
-    return _behind_plain(_unique(configs))
+    if seeds is not None:
+        configs = [replace(c, seed=s) for s in whole_numbers(seeds, "seeds") for c in configs]
+    configs = _unique(configs)
+    plain = [plain_of(c) for c in configs if isinstance(c, RunConfig) and multiple_of(c)]
+    return list({c.id: c for c in (*plain, *configs)}.values())
 
 # %% ../../nbs/sweeps/00_grids.ipynb #9db2ec72
 def with_seeds(
@@ -215,25 +212,24 @@ def with_seeds(
 )->list[RunConfig]:              # all with the first seed, all with the second, ...
     "Every configuration with every seed."
     points = {}
-    for c in configs: points.setdefault(replace(c, seed=0).id, c)
+    for c in configs:
+        points.setdefault(replace(c, seed=0).id, c)
     return [replace(c, seed=s) for s in dict.fromkeys(seeds) for c in points.values()]
 
 # %% ../../nbs/sweeps/00_grids.ipynb #4554f41a
-def _alike(
-    config:RunConfig, # of a run
-    method:bool=True, # count the method as well
-)->tuple:             # equal for runs that should take equally long
+def _alike(config:RunConfig)->tuple:
     "What the duration of a run depends on."
     names = ("task", "model", "epochs", "limit", "validation_limit", "max_length", "batch_size", "accumulate",
              "precision", "gradient_checkpointing")
-    return (config.method if method else None, *(getattr(config, name) for name in names))
+    return tuple(getattr(config, name) for name in names)
 
 # %% ../../nbs/sweeps/00_grids.ipynb #3e97a065
 def duration(
     seconds:float, # of time
 )->str:            # such as "40 s", "13 min", "2.5 h"
     "A time in words, as precise as an estimate is."
-    if seconds < 90: return f"{max(1, seconds):.0f} s"
+    if seconds < 90:
+        return f"{max(1, seconds):.0f} s"
     return (f"{seconds/60:.0f} min" if seconds < 5400 else f"{seconds/3600:.1f} h" if seconds < 172800
             else f"{seconds/86400:.1f} days")
 
@@ -255,15 +251,14 @@ class Plan:
 
     def cost(self, configs:Sequence[RunConfig])->tuple[float,int]: # seconds, and how many runs they leave out
         "The estimated time of runs, one after another."
-        def known(c):
-            return next((self.seconds[k] for k in (_alike(c), _alike(c, method=False)) if k in self.seconds), None)
-        times = [known(c) for c in configs]
+        times = [self.seconds.get(_alike(c)) for c in configs]
         return sum(s for s in times if s is not None), times.count(None)
 
     def estimate(self, configs:Sequence[RunConfig])->str:
         "The cost in words."
         seconds, unknown = self.cost(configs)
-        if unknown == len(configs): return "unknown" if configs else ""
+        if unknown == len(configs):
+            return "unknown" if configs else ""
         return f"about {duration(seconds)}" + (f" and {unknown} of unknown length" if unknown else "")
 
     def summary(self)->str:
@@ -286,7 +281,7 @@ def plan(
         status[record.id], origins[record.id] = record.status, record.data
         config = RunConfig.from_dict(record.config)
         if record.status == "done" and record.seconds is not None:
-            for key in (_alike(config), _alike(config, method=False)): times.setdefault(key, []).append(record.seconds)
+            times.setdefault(_alike(config), []).append(record.seconds)
     medians = {key: statistics.median(seconds) for key, seconds in times.items()}
     return Plan(configs, status, medians, retry_failed, origins)
 
@@ -297,26 +292,23 @@ def terminal()->"Console":
     options = dict(force_jupyter=False, force_terminal=sys.stdout.isatty(), highlight=False, markup=False, emoji=False)
     return Console(**options, width=None if sys.stdout.isatty() else max(100, Console(**options).width))
 
-# %% ../../nbs/sweeps/00_grids.ipynb #ad9690b0
-def _plan_table(plan:Plan)->"Table":
-    "A plan by task, model and method."
+# %% ../../nbs/sweeps/00_grids.ipynb #9d246d0d
+def show_plan(plan:Plan)->None:
+    "Print a plan, in one line and by task, model and method."
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     table, groups, todo = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0)), {}, {c.id for c in plan.todo}
-    for c in plan.configs: groups.setdefault((c.task, c.model, c.method), []).append(c)
-    for name in ("task", "model", "method"): table.add_column(name, overflow="fold")
-    for name in ("runs", "done", "failed", "to do"): table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("time", justify="right")
+    for name in ("task", "model", "method"):
+        table.add_column(name, overflow="fold")
+    for name in ("runs", "done", "failed", "to do", "time"):
+        table.add_column(name, justify="right", no_wrap=name != "time")
+    for c in plan.configs:
+        groups.setdefault((c.task, c.model, c.method), []).append(c)
     for group, configs in groups.items():
         counts, left = Counter(plan.status.get(c.id) for c in configs), [c for c in configs if c.id in todo]
         numbers = len(configs), counts["done"], counts["failed"], len(left), plan.estimate(left)
         table.add_row(*group, *map(str, numbers))
-    return table
-
-# %% ../../nbs/sweeps/00_grids.ipynb #9d246d0d
-def show_plan(plan:Plan)->None:
-    "Print a plan."
-    terminal().print(plan.summary(), _plan_table(plan), sep="\n")
+    terminal().print(plan.summary(), table, sep="\n")
 
 # %% ../../nbs/sweeps/00_grids.ipynb #6148be4b
 measured = ("id", "status", "metric", "score", "validation_rows", "collapsed", "seconds", "data_sha256", "error",
@@ -386,13 +378,9 @@ def _agreement(
         found = [_agreement(a[k], b[k]) for k in names - alone]
     elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         found, alone = [_agreement(x, y) for x, y in zip(a, b)], set()
-    else: return a == b, set()
+    else:
+        return a == b, set()
     return all(same for same, _ in found), alone.union(*(names for _, names in found))
-
-# %% ../../nbs/sweeps/00_grids.ipynb #0a2f03cc
-def _ends(record:RunRecord)->dict:
-    "What a record ends with."
-    return dict(record.epochs[-1] if record.epochs else {}, score=record.score)
 
 # %% ../../nbs/sweeps/00_grids.ipynb #2d3ff00e
 def _as_made(record:RunRecord)->dict:
@@ -406,15 +394,10 @@ def compare_stores(
     other:str|Path,  # of another one
 )->"pd.DataFrame":   # one row for every run of both; differences are other minus root
     "Runs that were made twice: are their records equal but for times and environment, and how far apart they ended."
-    import pandas as pd
-    rows, columns = [], ["task", "model", "method", "lam", "seed"]
     mine = {record.id: record for record in iterate_records(root)}
-    for b in iterate_records(other):
-        if (a := mine.get(b.id)) is None: continue
-        equal, alone = _agreement(_as_made(a), _as_made(b))
-        pairs = {name: (_ends(a).get(name), _ends(b).get(name)) for name in ("score", "isoscore")}
-        apart = {f"{name}_difference": None if None in pair else pair[1] - pair[0] for name, pair in pairs.items()}
-        options = {name: b.config[name] for name in columns}
-        rows.append(dict(id=b.id, **options, equal=equal, in_one_only=", ".join(sorted(alone)), **apart))
-    columns = ["id", *columns, "equal", "in_one_only", "score_difference", "isoscore_difference"]
-    return pd.DataFrame(rows, columns=columns)
+    both = [(mine[b.id], b) for b in iterate_records(other) if b.id in mine]
+    found = [_agreement(_as_made(a), _as_made(b)) for a, b in both]
+    a, b = (table_of(record[i] for record in both) for i in (0, 1))
+    apart = {f"{name}_difference": b[name].astype(float) - a[name].astype(float) for name in ("score", "isoscore")}
+    return b[["id", "task", "model", "method", "lam", "seed"]].assign(
+        equal=[equal for equal, _ in found], in_one_only=[", ".join(sorted(alone)) for _, alone in found], **apart)

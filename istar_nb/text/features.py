@@ -18,12 +18,14 @@ from ..base.checks import check_number
 from ..penalties.isolayer import split_indices
 from .tasks import Task, TaskData, answer_span, row_label
 
-if TYPE_CHECKING: from transformers import PreTrainedTokenizerBase
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 # %% ../../nbs/text/04_features.ipynb #4445e726
 def _inputs(batch, i, tokenizer):
     "Text `i` of a tokenized batch; one without any token becomes the token that ends a text."
-    if batch["input_ids"][i]: return {key: batch[key][i] for key in batch}
+    if batch["input_ids"][i]:
+        return {key: batch[key][i] for key in batch}
     end = tokenizer.pad_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
     return {key: [dict(input_ids=end, attention_mask=1).get(key, 0)] for key in batch}
 
@@ -38,7 +40,8 @@ def _encode_texts(rows, task, tokenizer, max_length):
 def _token_span(offsets, span):
     "First and last token of the character span; None when this window does not hold all of it."
     context = [o for o in offsets if o is not None]
-    if span is None or not context or span[0] < context[0][0] or span[1] > context[-1][1]: return None
+    if span is None or not context or span[0] < context[0][0] or span[1] > context[-1][1]:
+        return None
     inside = [t for t, o in enumerate(offsets) if o is not None and o[0] < span[1] and o[1] > span[0]]
     return (inside[0], inside[-1]) if inside else None
 
@@ -80,10 +83,12 @@ def encode(
 )->list[dict]:                # features of lists and numbers, in the order of the rows; a span row can give several
     "Tokenize rows: `input_ids`, `attention_mask`, `token_type_ids` if the tokenizer has them, labels or positions."
     rows = list(rows)
-    if not rows: raise ValueError("rows is empty, and at least one row is wanted")
+    if not rows:
+        raise ValueError("rows is empty, and at least one row is wanted")
     length = min(task.max_length if max_length is None else max_length, tokenizer.model_max_length)
     least = 32 if task.kind == "span" else 8
-    if length < least: raise ValueError(f"max_length is {length}, and a {task.kind} task wants at least {least}")
+    if length < least:
+        raise ValueError(f"max_length is {length}, and a {task.kind} task wants at least {least}")
     return (_encode_spans if task.kind == "span" else _encode_texts)(rows, task, tokenizer, length)
 
 # %% ../../nbs/text/04_features.ipynb #c7ae242b
@@ -117,7 +122,8 @@ def _length_buckets(
     pools = [sorted(order[i:i+size], key=lengths.__getitem__) for i in range(0, len(order), size)]
     rows = [row for p in pools for row in p]
     batches = [rows[i:i+batch_size] for i in range(0, len(rows), batch_size)]
-    if len(batches) > 1 and len(batches[-1]) < batch_size/2: batches[-2:] = [batches[-2] + batches[-1]]
+    if len(batches) > 1 and len(batches[-1]) < batch_size/2:
+        batches[-2:] = [batches[-2] + batches[-1]]
     return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
 
 # %% ../../nbs/text/04_features.ipynb #dc573b6c
@@ -141,12 +147,14 @@ class TaskRows:
         self.train, self.validation = data.train, data.validation
         if c.limit is not None and c.limit < (n := len(self.train)):
             self.train = _split_rows(self.train, c.limit/n, c.seed)[1]
-        if c.hold_out: self.train, self.validation = _split_rows(self.train, c.hold_out, c.seed)
+        if c.hold_out:
+            self.train, self.validation = _split_rows(self.train, c.hold_out, c.seed)
         if c.hold_out and not (self.train and self.validation):
             raise ValueError(f"`hold_out` {c.hold_out:g} leaves no rows to train on, or none to measure")
         if c.validation_limit is not None and c.validation_limit < (n := len(self.validation)):
             self.validation = _split_rows(self.validation, c.validation_limit/n, 0)[1]
-        if aside: self.train, self.stop = _split_rows(self.train, aside, c.seed)
+        if aside:
+            self.train, self.stop = _split_rows(self.train, aside, c.seed)
 
     def read(self, tokenizer)->None:
         "Features of all rows, with a tokenizer of transformers."
@@ -208,7 +216,8 @@ def text_pools(
     "Texts that are sorted by length together, without what is cut off anyway."
     texts, end = iter(texts), getattr(tokenizer, "truncation_side", "right") == "left"
     some = slice(-100*max_length, None) if end else slice(100*max_length)
-    while chunk := [tuple(part[some] for part in text) for text in islice(texts, pool)]: yield chunk
+    while chunk := [tuple(part[some] for part in text) for text in islice(texts, pool)]:
+        yield chunk
 
 
 def pool_batches(

@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['TOPICS', 'KINDS', 'TASKS', 'stdlib_sentences', 'stdlib_docs', 'Task', 'task_title', 'row_label', 'answer_span',
-           'content_hash', 'TaskData', 'load_task', 'own_name', 'own_task']
+           'content_hash', 'TaskData', 'load_task', 'own_name', 'own_task', 'span_answers', 'task_metrics',
+           'answer_spread', 'one_answer']
 
 # %% ../../nbs/text/03_tasks.ipynb #74284467
 import ast
-import gzip
 import hashlib
 import inspect
 import json
@@ -25,9 +25,11 @@ from functools import cache, lru_cache, partial
 from numbers import Integral, Real
 from pathlib import Path
 
+import numpy as np
+
 from ..base.checks import check_number, near
 from ..base.files import local_path
-from .frames import (class_names, frame_rows, label_kind, number_labels, own_rows, read_alike,
+from .frames import (class_names, frame_rows, label_kind, number_labels, own_rows, read_alike, read_splits,
                                   stratified_split)
 
 # %% ../../nbs/text/03_tasks.ipynb #a18d048e
@@ -58,7 +60,8 @@ def _first_sentence(
     "The first sentence of a docstring."
     for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(doc)):
         text = " ".join(paragraph.split())
-        if re.fullmatch(r"[\w.]+\(.*?\)(\s*->.*)?", text): continue
+        if re.fullmatch(r"[\w.]+\(.*?\)(\s*->.*)?", text):
+            continue
         text = re.split(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)\s+(?=[^a-z])|\s*>>>", text)[0]
         words = [word for word in text.split() if re.search("[A-Za-z]{2}", word)]
         return text if 3 <= len(words) <= 60 else ""
@@ -72,7 +75,8 @@ def _statements(
     waiting = deque([tree])
     while waiting:
         yield (node := waiting.popleft())
-        for part in ("body", "handlers", "orelse", "finalbody", "cases"): waiting.extend(getattr(node, part, ()))
+        for part in ("body", "handlers", "orelse", "finalbody", "cases"):
+            waiting.extend(getattr(node, part, ()))
 
 # %% ../../nbs/text/03_tasks.ipynb #1533f58c
 def _docstring_sentences(
@@ -102,7 +106,8 @@ def stdlib_sentences(
     rows = [dict(sentence=sentence, label=label, file=path.relative_to(root).as_posix())
             for label, names in enumerate(TOPICS.values()) for name in names
             for path in _module_files(name, root) for sentence in _docstring_sentences(path)]
-    if not rows: raise ValueError(f"no source of Python's standard library under {root}")
+    if not rows:
+        raise ValueError(f"no source of Python's standard library under {root}")
     labels, first = defaultdict(set), {}
     for row in rows:
         key = re.sub(r"\W+", " ", row["sentence"]).strip().casefold()
@@ -143,13 +148,6 @@ def stdlib_docs(
 KINDS = dict(classification=("accuracy", "f1", "matthews"), regression=("pearson", "spearman"),
              span=("f1", "exact_match"))
 
-# %% ../../nbs/text/03_tasks.ipynb #5c45aed9
-def _rows_of_frames(frame, validation, texts:tuple[str,...], label:str)->tuple[list[dict],list[dict]|None]:
-    "Rows for training and, where there is a frame of them, for validation."
-    _check_columns(**dict(zip(("text", "text2"), texts)), label=label)
-    def read(table, name): return own_rows(frame_rows(table, name), texts, label, f"`{name}`")
-    return read(frame, "frame"), None if validation is None else read(validation, "validation")
-
 # %% ../../nbs/text/03_tasks.ipynb #31910e47
 @dataclass(frozen=True)
 class Task:
@@ -170,7 +168,8 @@ class Task:
     title:str=""                 # name in figures and sentences, such as "CoLA"; empty where `name` serves
     decimals:int|None=None       # to which labels and predictions are rounded (regression only); None: as they are
 
-    def __post_init__(self): _check_task(self)
+    def __post_init__(self):
+        _check_task(self)
 
     @classmethod
     def from_frame(cls,
@@ -184,8 +183,14 @@ class Task:
         name:str="frame",      # of the task
     )->"Task":
         "A task of your own rows; what is found out about them is its `description`."
+        for argument, column in dict(text=text, text2=text2 or "", label=label).items():
+            if not isinstance(column, str):
+                raise TypeError(f"`{argument}` must be the name of a column, not {column!r}")
         texts = (text,) if text2 is None else (text, text2)
-        return _own_task(name, *_rows_of_frames(frame, validation, texts, label), texts, label, hold_out, seed)
+        rows, held = own_rows(frame_rows(frame, "frame"), texts, label, "`frame`"), None
+        if validation is not None:
+            held = own_rows(frame_rows(validation, "validation"), texts, label, "`validation`")
+        return _own_task(name, rows, held, texts, label, hold_out, seed)
 
     @property
     def num_labels(self)->int:
@@ -197,16 +202,21 @@ def _check_task(task):
     "Raise when the row contradicts itself."
     def refuse(name, wanted):
         raise ValueError(f"task {task.name!r}: {name} is {getattr(task, name)!r}, and {wanted} is wanted")
-    if task.kind not in KINDS: refuse("kind", f"one of {', '.join(KINDS)}")
-    if len(task.texts) not in (1, 2): refuse("texts", "one or two column names")
-    if task.kind == "span" and tuple(task.texts) != ("question", "context"): refuse("texts", "('question', 'context')")
+    if task.kind not in KINDS:
+        refuse("kind", f"one of {', '.join(KINDS)}")
+    if len(task.texts) not in (1, 2):
+        refuse("texts", "one or two column names")
+    if task.kind == "span" and tuple(task.texts) != ("question", "context"):
+        refuse("texts", "('question', 'context')")
     if (len(task.labels) >= 2) != (task.kind == "classification"):
         refuse("labels", "two names or more for a classification, and none for other kinds,")
     for name in ("metric", "also"):
         value = getattr(task, name)
         chosen = {value} if name == "metric" else set(value)
-        if not chosen <= set(KINDS[task.kind]): refuse(name, f"a choice from {', '.join(KINDS[task.kind])}")
-        if "f1" in chosen and len(task.labels) > 2: refuse(name, "no f1 with more than two labels")
+        if not chosen <= set(KINDS[task.kind]):
+            refuse(name, f"a choice from {', '.join(KINDS[task.kind])}")
+        if "f1" in chosen and len(task.labels) > 2:
+            refuse(name, "no f1 with more than two labels")
 
 # %% ../../nbs/text/03_tasks.ipynb #194f7ff6
 _pair = ("sentence1", "sentence2")
@@ -269,7 +279,8 @@ def answer_span(
 )->tuple[int,int]|None: # first character and the one past the last; None without an answer
     "Where in the context of a row its first answer is, checked."
     answers = row["answers"]
-    if not answers["text"]: return None
+    if not answers["text"]:
+        return None
     text, start = answers["text"][0], answers["answer_start"][0]
     if start < 0 or row["context"][start:start + len(text)] != text:
         raise ValueError(f"row {i}: the answer {text!r} does not start at character {start} of the context")
@@ -284,7 +295,8 @@ def _normalize(row, i, task):
             raise ValueError(f"row {i}: column {column!r} is {row.get(column)!r}, and {task.name} wants text; "
                              f"the row has {sorted(row)}")
     texts = {column: row[column] for column in task.texts}
-    if task.kind != "span": return {**texts, "label": row_label(row, i, task)}
+    if task.kind != "span":
+        return {**texts, "label": row_label(row, i, task)}
     if "id" not in row or "answers" not in row:
         raise ValueError(f"row {i}: {task.name} wants columns id and answers; the row has {sorted(row)}")
     answers = {key: list(row["answers"][key]) for key in ("text", "answer_start")}
@@ -300,7 +312,8 @@ def content_hash(
     digest = hashlib.sha256()
     for split, rows in (("train", train), ("validation", validation)):
         digest.update(f"{split}\n".encode())
-        for row in rows: digest.update(json.dumps(row, sort_keys=True, separators=(",", ":")).encode() + b"\n")
+        for row in rows:
+            digest.update(json.dumps(row, sort_keys=True, separators=(",", ":")).encode() + b"\n")
     return digest.hexdigest()
 
 # %% ../../nbs/text/03_tasks.ipynb #ce9fc487
@@ -314,28 +327,18 @@ class TaskData:
     sha256:str                          # content hash of both splits
     note:str=""                         # what else a reader of the numbers must know, such as the Python version
 
-# %% ../../nbs/text/03_tasks.ipynb #d3c08faf
-def _read_lines(path):
-    "Rows of a gzip'd JSON Lines file."
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is not there; a named data folder is used for every task, and nothing else is "
-                                "tried")
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        try: return [json.loads(line) for line in lines if line.strip()]
-        except (ValueError, EOFError, OSError) as error:
-            raise ValueError(f"{path} is not gzip'd JSON Lines: {error}") from error
-
 # %% ../../nbs/text/03_tasks.ipynb #9ab475e2
 def _from_folder(task, folder):
     "Both splits from the files of a data folder."
-    train, validation = (_read_lines(local_path(folder)/task.path/f"{split}.jsonl.gz")
+    train, validation = (read_splits(local_path(folder)/task.path/f"{split}.jsonl.gz")["train"]
                          for split in ("train", "validation"))
     return dict(train=train, validation=validation, source="data_dir", note="")
 
 # %% ../../nbs/text/03_tasks.ipynb #9f6b3b9e
 def _from_hub(task):
     "Both splits from the Hugging Face hub, or from a local folder that `task.hub` names instead."
-    if task.hub is None: raise ValueError(f"{task.name} is not on the hub: name the folder of its files, `data_dir`")
+    if task.hub is None:
+        raise ValueError(f"{task.name} is not on the hub: name the folder of its files, `data_dir`")
     from datasets import load_dataset
     splits, names = load_dataset(*task.hub), dict(task.renames)
     lacking = {"train", "validation"} - set(splits)
@@ -353,39 +356,22 @@ def load_task(
 )->TaskData:                    # rows of both splits, with their source and content hash
     "Load a task's rows. Tasks that make their own rows, such as stdlib-docs, need neither folder nor hub."
     task = name if isinstance(name, Task) else TASKS.get(name)
-    if task is None: raise ValueError(f"task {name!r} is unknown{near(name, TASKS)}; there are {', '.join(TASKS)}")
+    if task is None:
+        raise ValueError(f"task {name!r} is unknown{near(name, TASKS)}; there are {', '.join(TASKS)}")
     folder = data_dir or os.environ.get("ISTAR_DATA")
-    if task.make: raw = task.make()
-    elif folder: raw = _from_folder(task, folder)
-    elif hub: raw = _from_hub(task)
-    else: raise ValueError(f"no data for {task.name}: name a folder that has {task.path}/train.jsonl.gz, with "
+    if task.make:
+        raw = task.make()
+    elif folder:
+        raw = _from_folder(task, folder)
+    elif hub:
+        raw = _from_hub(task)
+    else:
+        raise ValueError(f"no data for {task.name}: name a folder that has {task.path}/train.jsonl.gz, with "
                            "`data_dir` or the variable ISTAR_DATA, or allow downloads from the hub with `hub`")
     rows = {split: [_normalize(row, i, task) for i, row in enumerate(raw[split])] for split in ("train", "validation")}
     return TaskData(task, **rows, source=raw["source"], sha256=content_hash(**rows), note=raw["note"])
 
-# %% ../../nbs/text/03_tasks.ipynb #178f5cd8
-def _said(kind:str, label:str, names:tuple[str,...])->str:
-    "What was found out about labels, in words."
-    some = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
-    return f"{kind} of {label!r}" + (f" ({some})" if names else "")
-
-# %% ../../nbs/text/03_tasks.ipynb #5c8f2775
-def _too_few(
-    rows:list[dict],      # of both parts
-    names:tuple[str,...], # of their classes; empty for measured values
-    label:str,            # column of the labels
-)->str:
-    "Why rows leave too few for validation."
-    why = f"{len(rows):,} rows leave too few for validation"
-    if len(names) <= len(rows)/2: return why
-    return f"{why}: nearly every row has a class of its own in column {label!r}, and classes that rows share are wanted"
-
 # %% ../../nbs/text/03_tasks.ipynb #926af40a
-def _check_columns(**columns)->None:
-    "An error for what is no name of a column."
-    for argument, column in columns.items():
-        if not isinstance(column, str): raise TypeError(f"`{argument}` must be the name of a column, not {column!r}")
-
 def _own_task(name:str, train:list[dict], validation:list[dict]|None, texts:tuple[str,...], label:str, hold_out:float,
               seed:int)->Task:
     "A task of checked rows."
@@ -397,10 +383,15 @@ def _own_task(name:str, train:list[dict], validation:list[dict]|None, texts:tupl
         train, validation = [train[i] for i in kept], [train[i] for i in out]
         held = f" ({hold_out:.0%}{' of every class' if kind == 'classification' else ''}, drawn with seed {seed})"
     names = class_names(train, validation) if kind == "classification" else ()
-    if len(validation) < 2: raise ValueError(f"{name}: {_too_few([*train, *validation], names, label)}")
+    if len(validation) < 2:
+        n, own = len(train) + len(validation), (": nearly every row has a class of its own in column "
+                                                f"{label!r}, and classes that rows share are wanted")
+        raise ValueError(f"{name}: {n:,} rows leave too few for validation{own*(len(names) > n/2)}")
     rows = dict(train=number_labels(train, names), validation=number_labels(validation, names))
     metric, also = ("accuracy", ("matthews",)) if names else ("pearson", ("spearman",))
-    said = f"{_said(kind, label, names)}, {len(train):,} training rows, {len(validation):,} validation rows{held}"
+    some = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+    said = (f"{kind} of {label!r}{f' ({some})' if names else ''}, {len(train):,} training rows, "
+            f"{len(validation):,} validation rows{held}")
     make = partial(dict, **rows, source="own", note=said)
     return Task(name, kind, texts, names, metric, also, make=make, description=said)
 
@@ -423,7 +414,8 @@ def _stamps(path:Path)->tuple: # changes when a file does
 # %% ../../nbs/text/03_tasks.ipynb #4ac74fe0
 def _split_of(splits:dict[str,list[dict]], *wanted:str)->list[dict]|None:
     "The first of these splits that a file or folder has; the only split of one that has no other."
-    if len(splits) == 1 and "train" in wanted + tuple(splits): return next(iter(splits.values()))
+    if len(splits) == 1 and "train" in wanted + tuple(splits):
+        return next(iter(splits.values()))
     return next((splits[name] for name in wanted if name in splits), None)
 
 # %% ../../nbs/text/03_tasks.ipynb #ffd6345e
@@ -455,3 +447,108 @@ def own_task(
     paths = [local_path(path) for path in (train, validation) if path is not None]
     texts = (text,) if text2 is None else (text, text2)
     return _read_task(paths[0], paths[1] if len(paths) > 1 else None, texts, label, tuple(map(_stamps, paths)))
+
+# %% ../../nbs/text/03_tasks.ipynb #6eb9118e
+def _numpy(x):
+    "Any array or tensor as float64."
+    return np.asarray(x.detach().float().cpu() if hasattr(x, "detach") else x, dtype=np.float64)
+
+# %% ../../nbs/text/03_tasks.ipynb #ed83acc2
+def _best_span(offsets, start, end, n_best, max_answer):
+    "Score of the best valid span of one window and its character range; (-inf, None) when there is none."
+    tokens = np.array([t for t, o in enumerate(offsets) if o is not None], dtype=int)
+    starts, ends = (tokens[np.argsort(-scores[tokens], kind="stable")[:n_best]] for scores in (start, end))
+    length = ends[None, :] - starts[:, None] + 1
+    scores = np.where((length >= 1) & (length <= max_answer), start[starts][:, None] + end[ends][None, :], -np.inf)
+    if not scores.size or scores.max() == -np.inf: return -np.inf, None
+    i, j = np.unravel_index(scores.argmax(), scores.shape)
+    return scores[i, j], (offsets[starts[i]][0], offsets[ends[j]][1])
+
+# %% ../../nbs/text/03_tasks.ipynb #2578c737
+def span_answers(
+    features:list[dict],   # from `encode`, in its order
+    rows:list[dict],       # the rows they were made from
+    start_logits,          # one (T,) array for each feature, or all as (n, T); padding on the right is ignored
+    end_logits,            # the same for the ends
+    n_best:int|None=20,    # how many of the largest start and end scores are paired; None pairs all
+    max_answer:int=30,     # tokens in the longest answer
+)->dict[str,str]:          # row id -> text of its best span; "" where no pair is a valid span
+    "Read the answers out of start and end scores (Devlin et al. 2019, section 4.2)."
+    best = {row["id"]: (-np.inf, "") for row in rows}
+    for feature, start, end in zip(features, start_logits, end_logits, strict=True):
+        size, row = len(feature["offsets"]), rows[feature["example"]]
+        start, end = _numpy(start)[:size], _numpy(end)[:size]
+        if not (np.isfinite(start).all() and np.isfinite(end).all()):
+            raise ValueError(f"logits of row {row['id']!r} are not finite")
+        score, span = _best_span(feature["offsets"], start, end, n_best, max_answer)
+        if score > best[row["id"]][0]:
+            best[row["id"]] = score, row["context"][span[0]:span[1]].strip()
+    return {key: text for key, (_, text) in best.items()}
+
+# %% ../../nbs/text/03_tasks.ipynb #6a303ddc
+def _score(name, predictions, references):
+    "A metric of scikit-learn, or a correlation of SciPy, with nan and no warning for constant values."
+    from scipy import stats
+    from sklearn import metrics
+    if name in ("pearson", "spearman"):
+        constant = np.ptp(predictions) == 0 or np.ptp(references) == 0
+        return math.nan if constant else getattr(stats, f"{name}r")(predictions, references).statistic
+    functions = dict(accuracy=metrics.accuracy_score, f1=partial(metrics.f1_score, zero_division=0),
+                     matthews=metrics.matthews_corrcoef)
+    return functions[name](references, predictions)
+
+# %% ../../nbs/text/03_tasks.ipynb #3db7a5a2
+def _span_scores(answers, rows):
+    "Exact match and F1 of answer texts, each the best over a row's reference answers."
+    from torchmetrics.functional.text import squad
+    predictions = [dict(id=row["id"], prediction_text=answers[row["id"]]) for row in rows]
+    scores = squad(predictions, [dict(id=row["id"], answers=row["answers"]) for row in rows])
+    return {name: round(float(score) / 100, 6) for name, score in scores.items()}
+
+# %% ../../nbs/text/03_tasks.ipynb #166ad33d
+def _outputs(task, predictions, references):
+    "Predicted and true labels or values, checked."
+    outputs, truth = _numpy(predictions), _numpy(references)
+    if task.kind == "regression" and outputs.ndim == 2 and outputs.shape[1] == 1:
+        outputs = outputs[:, 0]
+    wanted = (len(truth), task.num_labels) if task.kind == "classification" else (len(truth),)
+    if outputs.shape != wanted:
+        raise ValueError(f"predictions have shape {outputs.shape}, and {task.name} wants {wanted}")
+    if not (np.isfinite(outputs).all() and np.isfinite(truth).all()):
+        raise ValueError(f"{(~np.isfinite(outputs)).sum()} of {outputs.size} predictions are not finite")
+    return (outputs, truth) if task.kind == "regression" else (outputs.argmax(1), truth.astype(int))
+
+# %% ../../nbs/text/03_tasks.ipynb #37361c64
+def task_metrics(
+    task:Task,   # the row of the task table
+    predictions, # logits (n, classes); values (n,) or (n, 1) for a regression; row id -> text of `span_answers`
+    references,  # labels or values (n,); rows with id and answers for a span
+)->dict[str,float]: # the primary metric first; fractions, not percent; nan for a correlation with a constant
+    "Score predictions with the task's metrics."
+    names = (task.metric, *task.also)
+    if task.kind == "span":
+        scores = _span_scores(predictions, references)
+    else:
+        outputs, truth = _outputs(task, predictions, references)
+        scores = {name: _score(name, outputs, truth) for name in names}
+    return {name: float(scores[name]) for name in names}
+
+# %% ../../nbs/text/03_tasks.ipynb #7ae23666
+def answer_spread(
+    predictions,  # (n,) predicted values
+    references,   # (n,) true values
+)->float|None:    # from 0 for equal predictions; None where the true values are all equal
+    "Standard deviation of predicted values as a share of that of the true values."
+    answers, truth = _numpy(predictions), _numpy(references)
+    return float(answers.std()/truth.std()) if np.ptp(truth) else None
+
+# %% ../../nbs/text/03_tasks.ipynb #6b79dfdf
+def one_answer(
+    evaluation:dict, # of a record
+)->bool|None:        # None where the evaluation does not tell, as for spans
+    "Whether every row gets one answer, or nearly every one: then the model has collapsed."
+    if (told := evaluation.get("collapsed")) is not None: return told
+    if (share := evaluation.get("majority_share")) is not None: return share >= 0.99
+    if (spread := evaluation.get("answer_spread")) is not None: return spread < 0.05
+    if not (answers := evaluation.get("predictions")): return None
+    return max(Counter(answers).values()) >= 0.99*len(answers)

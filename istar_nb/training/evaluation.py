@@ -30,7 +30,7 @@ from .runs import padding_counts
 from ..geometry.scores import TooFew, isoscore, isoscore_from_cov
 from ..geometry.sums import inverse_norms, norms_of
 from ..base.states import HiddenStates, choose_layers
-from ..text.task_scores import answer_spread, one_answer, span_answers, task_metrics
+from ..text.tasks import answer_spread, one_answer, span_answers, task_metrics
 from ..text.tasks import Task
 
 # %% ../../nbs/training/06_evaluation.ipynb #f89b112b

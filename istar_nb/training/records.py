@@ -27,8 +27,7 @@ import numpy as np
 import istar_nb
 from ..base.files import files_sha256, json_files, local_path, open_root, read_text, write_whole
 from .runs import Described, RunConfig, check_type, remember_method, schema, task_of
-from ..text.task_scores import one_answer
-from ..text.tasks import TASKS, load_task
+from ..text.tasks import TASKS, load_task, one_answer
 
 # %% ../../nbs/training/03_records.ipynb #c95a051a
 def finite(value):

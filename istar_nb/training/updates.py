@@ -37,8 +37,7 @@ from ..penalties.isolayer import ClsModel, cls_features, train_isolayer
 from ..penalties.regularizers import Regularizer, show_update
 from ..text.encoders import Encoder, forward_with_states, load_encoder
 from ..text.features import TaskRows
-from ..text.task_scores import task_metrics
-from ..text.tasks import Task, load_task
+from ..text.tasks import Task, load_task, task_metrics
 from .evaluation import (batch_geometry, evaluate, host_masked, padding_gradient, read_states, rounded,
                                           state_sketch)
 from .runs import (Described, RunConfig, arguments_of, begin_of, make_module, make_penalty, method_of,

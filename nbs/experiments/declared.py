@@ -11,7 +11,7 @@ from pathlib import Path
 
 from istar_nb.study.evidence import Store
 from istar_nb.sweeps.grids import grid, load_records
-from istar_nb.sweeps.selection import select
+from istar_nb.sweeps.sweeps import select
 from istar_nb.sweeps.sweeps import sweep
 
 folder = Path(__file__).with_name("grids")
