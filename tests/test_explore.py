@@ -33,7 +33,7 @@ def defined_on(page):
     names, code = dict(__name__=page.stem), "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
     definitions = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
     kept = [part for part in ast.parse(code).body if isinstance(part, definitions)
-            or isinstance(part, ast.Assign) and part.targets[0].id in ("paper_variances", "references")]
+            or isinstance(part, ast.Assign) and ast.unparse(part.targets[0]) in ("paper_variances", "references")]
     exec(compile(ast.Module(kept, []), str(page), "exec"), names)
     return SimpleNamespace(**names)
 
