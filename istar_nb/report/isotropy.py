@@ -17,8 +17,8 @@ from ..base.checks import check_number
 from ..text.features import cut_note
 from .clusters import measure_dataset, measure_texts
 from .model_measures import Points, check_reference, distinct, measure_clouds, measure_models
-from .reports import (difference_table, error_note, gaps, hints, markdown_table, measure_page, measure_table,
-                                     model_card, READING, reading_table, save_report, show_table)
+from .reports import (difference_table, error_note, gaps, hints, markdown_table, measure_page,
+                                     measure_table, model_card, READING, reading_table, save_report, show_table)
 from ..training.records import environment
 
 if TYPE_CHECKING:

@@ -298,8 +298,8 @@ def hints(
 )->list[str]:              # sentences
     "What a reader of the table should look at: which coordinates are outliers, and whether a file lies on its side."
     named = {layer_label(layer): summary["outliers"] for layer, summary in layers.items() if summary.get("outliers")}
-    found = [f"outlier dimensions, counted from 0: of {layer} {', '.join(map(str, numbers[:8]))}{', …'*(len(numbers) > 8)}"
-             for layer, numbers in list(named.items())[-1:]]
+    found = [f"outlier dimensions, counted from 0: of {layer} {', '.join(map(str, numbers[:8]))}"
+             f"{', …'*(len(numbers) > 8)}" for layer, numbers in list(named.items())[-1:]]
     points = layers.get("points", {})
     n, d = points.get("count", 0), len(points.get("mean_activation", ()))
     if n < d: found.append(f"{n:,} rows have {d:,} dimensions: if every vector is a column, transpose the matrix")
@@ -321,8 +321,8 @@ def measure_page(
         sections.insert(0, Section("By layer", figure=png_bytes(fig), caption="Bars are two standard errors."))
         plt.close(fig)
     star = [_star_note]*("IsoScore*" in measure_table(next(iter(found.values())))[0])
-    sections.append(Section("How to read it", "Lowest and highest layer of three models that have read 300 docstrings of "
-                            "Python's standard library: landmarks, and no limits.", *reading_table()))
+    sections.append(Section("How to read it", "Lowest and highest layer of three models that have read 300 docstrings "
+                            "of Python's standard library: landmarks, and no limits.", *reading_table()))
     sections.append(Section("What the columns mean", columns=["column", "meaning"], rows=_measure_notes + star))
     return html_page(f"Isotropy of {' and '.join(found)}", sections, lead=source, footer=footer)
 
