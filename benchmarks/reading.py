@@ -23,8 +23,8 @@ def ends(model):
     "Measure -> its lowest and highest value of layers 1…L."
     texts = [row["sentence"] for row in spread_rows(load_task("stdlib-docs").train, 300)]
     [layers] = inb.measure(model, texts).measures.values()
-    values = {name: [summary[name] for layer, summary in layers.items() if layer not in ("0", "pooled")]
-              for name in READING}
+    layers = [summary for layer, summary in layers.items() if layer not in ("0", "pooled")]
+    values = {name: [summary[name] for summary in layers] for name in READING}
     return {name: (min(each), max(each)) for name, each in values.items()}
 
 

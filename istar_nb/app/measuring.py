@@ -169,7 +169,7 @@ class Measured:
     max_length: int = 256           # tokens kept of a text
     zeta: float = 0.0               # shrinkage in [0, 1] of IsoScore*, which is shown beside IsoScore if it is above 0
     reference: Path | None = None   # other texts, as for --text, or points, whose covariance --zeta shrinks to
-    device: str | None = None      # where the model is, such as cpu or cuda:1; default: an accelerator if there is one
+    device: str | None = None       # where the model is, such as cpu or cuda:1; default: an accelerator where one is
     # of the model's weights: those of its file for auto
     dtype: Literal["float32", "bfloat16", "float16", "auto"] = "float32"
     processes: int | None = None    # that share the work, one thread each; default: one, or those of a launcher

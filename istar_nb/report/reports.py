@@ -298,8 +298,8 @@ def hints(
 )->list[str]:              # sentences
     "What a reader of the table should look at: which coordinates are outliers, and whether a file lies on its side."
     named = {layer_label(layer): summary["outliers"] for layer, summary in layers.items() if summary.get("outliers")}
-    found = [f"Outlier dimensions of {layer}, counted from 0: {', '.join(map(str, numbers[:8]))}{', …'*(len(numbers) > 8)}"
-             for layer, numbers in list(named.items())[-1:]]
+    found = [f"Outlier dimensions of {layer}, counted from 0: {', '.join(map(str, numbers[:8]))}"
+             + ", …"*(len(numbers) > 8) for layer, numbers in list(named.items())[-1:]]
     points = layers.get("points", {})
     n, d = points.get("count", 0), len(points.get("mean_activation", ()))
     if n < d: found.append(f"{n:,} rows have {d:,} dimensions: if every vector is a column, transpose the matrix")
