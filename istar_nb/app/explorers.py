@@ -43,9 +43,12 @@ def _own_options(
 # %% ../../nbs/app/01_explorers.ipynb #9fa507c3
 def _plain_text(name:str, value)->str: # such as "layer 1+2"
     "An option in the name of a setting."
-    if value is True: return name.replace("_", " ")
-    if isinstance(value, tuple): value = "+".join(map(str, value))
-    if isinstance(value, float): value = f"{value:g}"
+    if value is True:
+        return name.replace("_", " ")
+    if isinstance(value, tuple):
+        value = "+".join(map(str, value))
+    if isinstance(value, float):
+        value = f"{value:g}"
     return f"{_option_names.get(name, name.replace('_', ' '))} {value}"
 
 # %% ../../nbs/app/01_explorers.ipynb #15525a1e
@@ -71,7 +74,8 @@ def _comparable_records(
     for r in sorted(done, key=lambda r: (held(r), r.config["model"], r.config["task"], r.config["seed"], r.id)):
         rows = f", {held(r):.0%} held out" if held(r) else ""    # scores on other rows than those of validation
         name = f'{r.config["model"].partition(":")[0]} on {r.config["task"]}{rows}'
-        if r.config["model"] in tried: groups.setdefault(name, []).append(r)
+        if r.config["model"] in tried:
+            groups.setdefault(name, []).append(r)
     return groups
 
 # %% ../../nbs/app/01_explorers.ipynb #631f3f82
@@ -102,7 +106,8 @@ def compact_runs(
 )->dict[str,list]:  # columns, a value for every run, and `settings`
     "The runs of a store as columns of plain JSON; `plain` is the row of a run's plain run, or -1."
     groups = _comparable_records(root)
-    if not groups: raise ValueError(f"{root} has no encoder with a finished run with a method")
+    if not groups:
+        raise ValueError(f"{root} has no encoder with a finished run with a method")
     rows, settings, listed = [], {}, {method: i for i, method in enumerate(METHODS)}    # others come after, by name
     for data, records in groups.items():
         configs = [RunConfig.from_dict(record.config) for record in records]

@@ -97,16 +97,11 @@ def check_shape(
     return cov
 
 # %% ../../nbs/base/07_covariance.ipynb #da2d3e8f
-def _asymmetry(cov:Tensor)->Tensor: # () largest |Σ_ij - Σ_ji|
-    "How far a matrix is from symmetric, a block of rows at a time."
-    width = -(-len(cov)//blocks)
-    parts = [peak(cov[i:i+width, i:] - cov[i:, i:i+width].T) for i in range(0, len(cov), width)]
-    return torch.stack(parts).amax()
-
-
 def _covariance_peak(cov:Tensor, name:str="cov")->float: # largest |entry|
     "The largest magnitude of a matrix, or an error if it is no covariance: not finite, symmetric and with variances."
-    largest, apart, least, most = host_numbers(peak(cov), _asymmetry(cov), *cov.diagonal().aminmax())
+    width = -(-len(cov)//blocks)    # compared a block of rows at a time
+    apart = [peak(cov[i:i+width, i:] - cov[i:, i:i+width].T) for i in range(0, len(cov), width)]
+    largest, apart, least, most = host_numbers(peak(cov), torch.stack(apart).amax(), *cov.diagonal().aminmax())
     if apart > 1e-4*check_finite(largest, name):
         raise ValueError(f"`{name}` must be symmetric")
     if least < -1e-4*largest:

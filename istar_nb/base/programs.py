@@ -320,19 +320,16 @@ class Lasting:
         return getattr(self.stream, name)
 
     def write(self, text:str)->int:
-        with self.lasting():
-            self.stream.write(text)
+        self._unless_closed(self.stream.write, text)
         return len(text)
 
     def flush(self)->None:
-        with self.lasting():
-            self.stream.flush()
+        self._unless_closed(self.stream.flush)
 
-    @contextlib.contextmanager
-    def lasting(self):
-        "Send everything to nowhere once nobody reads it."
+    def _unless_closed(self, send:Callable, *text:str)->None:
+        "Send to the stream, and everything to nowhere once nobody reads it."
         try:
-            yield
+            send(*text)
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
 

@@ -436,7 +436,8 @@ def load_encoder(
         raise ValueError(f"`dtype` must be 'float32', 'bfloat16', 'float16' or 'auto', not {dtype!r}")
     loading = dict(dtype=dtype) | (dict(device_map=device_map) if device_map is not None else {})
     if isinstance(device_map, str) and device_map not in ("auto", "balanced", "balanced_low_0", "sequential"):
-        try: torch.empty(0, device=device_map)
+        try:
+            torch.empty(0, device=device_map)
         except (RuntimeError, AssertionError) as e:
             raise ValueError(f"the device {device_map!r} is not there: {str(e).splitlines()[0]}") from e
     if name.startswith("tiny-") and name not in ALIASES:

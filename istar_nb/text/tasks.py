@@ -327,13 +327,6 @@ class TaskData:
     sha256:str                          # content hash of both splits
     note:str=""                         # what else a reader of the numbers must know, such as the Python version
 
-# %% ../../nbs/text/03_tasks.ipynb #9ab475e2
-def _from_folder(task, folder):
-    "Both splits from the files of a data folder."
-    train, validation = (read_splits(local_path(folder)/task.path/f"{split}.jsonl.gz")["train"]
-                         for split in ("train", "validation"))
-    return dict(train=train, validation=validation, source="data_dir", note="")
-
 # %% ../../nbs/text/03_tasks.ipynb #9f6b3b9e
 def _from_hub(task):
     "Both splits from the Hugging Face hub, or from a local folder that `task.hub` names instead."
@@ -362,7 +355,9 @@ def load_task(
     if task.make:
         raw = task.make()
     elif folder:
-        raw = _from_folder(task, folder)
+        place = local_path(folder)/task.path
+        raw = dict(train=read_splits(place/"train.jsonl.gz")["train"], source="data_dir", note="",
+                   validation=read_splits(place/"validation.jsonl.gz")["train"])
     elif hub:
         raw = _from_hub(task)
     else:
@@ -460,7 +455,8 @@ def _best_span(offsets, start, end, n_best, max_answer):
     starts, ends = (tokens[np.argsort(-scores[tokens], kind="stable")[:n_best]] for scores in (start, end))
     length = ends[None, :] - starts[:, None] + 1
     scores = np.where((length >= 1) & (length <= max_answer), start[starts][:, None] + end[ends][None, :], -np.inf)
-    if not scores.size or scores.max() == -np.inf: return -np.inf, None
+    if not scores.size or scores.max() == -np.inf:
+        return -np.inf, None
     i, j = np.unravel_index(scores.argmax(), scores.shape)
     return scores[i, j], (offsets[starts[i]][0], offsets[ends[j]][1])
 
@@ -547,8 +543,12 @@ def one_answer(
     evaluation:dict, # of a record
 )->bool|None:        # None where the evaluation does not tell, as for spans
     "Whether every row gets one answer, or nearly every one: then the model has collapsed."
-    if (told := evaluation.get("collapsed")) is not None: return told
-    if (share := evaluation.get("majority_share")) is not None: return share >= 0.99
-    if (spread := evaluation.get("answer_spread")) is not None: return spread < 0.05
-    if not (answers := evaluation.get("predictions")): return None
+    if (told := evaluation.get("collapsed")) is not None:
+        return told
+    if (share := evaluation.get("majority_share")) is not None:
+        return share >= 0.99
+    if (spread := evaluation.get("answer_spread")) is not None:
+        return spread < 0.05
+    if not (answers := evaluation.get("predictions")):
+        return None
     return max(Counter(answers).values()) >= 0.99*len(answers)
