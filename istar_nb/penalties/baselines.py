@@ -39,7 +39,8 @@ def _check_directions(
     "An error if fewer than two points, or not all of them, have a direction."
     count, zeros, not_finite = facts
     check_count(count)
-    if not_finite: raise ValueError("`states` has values that are not finite (NaN or infinity)")
+    if not_finite:
+        raise ValueError("`states` has values that are not finite (NaN or infinity)")
     if zeros:
         raise ValueError(f"`states` has {round(zeros)} zero vector{'s'*(zeros != 1)}, "
                          "and without a direction there is no cosine")
@@ -49,7 +50,7 @@ class LayerPenalty(Regularizer):
     "A penalty of every chosen layer by itself, averaged over them."
     def __init__(self,
         layers:int|Iterable[int]|str|None=None, # which layers; None for the last, "all" for all
-        tokens:str="real",                      # "real", "cls", or "all" to count padding
+        tokens:str="cls",                       # "real", "cls", or "all" to count padding
         scope:str="global",                     # "global": the batch of all processes; "local": each its own
     ):
         super().__init__()
@@ -70,7 +71,8 @@ class LayerPenalty(Regularizer):
     def penalties(self, clouds:list[Tensor])->list[Tensor]: # () each
         "The penalty of every cloud; what can be wrong with them reaches the host in one copy."
         values, facts = zip(*[self.penalty(cloud) for cloud in clouds])
-        for row in torch.stack(facts).tolist(): self.check(row)
+        for row in torch.stack(facts).tolist():
+            self.check(row)
         return list(values)
 
     def of_points(self, clouds:list[Tensor], labels:Sequence=())->Tensor: # ()
@@ -89,12 +91,6 @@ class MomentPenalty(LayerPenalty):
     "A penalty of every chosen layer that is a function of the count, the sum and the products of its points."
     directions = True     # whether of their directions; otherwise of the points themselves, about any point
     products = True       # whether the products are needed
-
-    def __init__(self,
-        layers:int|Iterable[int]|str|None=None, # which layers, averaged; None for the last, "all" for all
-        tokens:str="cls",                       # "real", "cls", or "all" to count padding
-        scope:str="global",                     # "global": the batch of all processes; "local": each its own
-    ): super().__init__(layers, tokens, scope)
 
     def of_moments(self, count:Tensor, total:Tensor, products:Tensor|None)->Tensor: # (), (d,), (d, d) -> ()
         "The penalty of one cloud from its sums."
@@ -135,7 +131,8 @@ class VICRegCovariance(MomentPenalty):
         x = x.to(working_dtype(x))
         wide = scalar_dtype(x)
         sums = torch.cat([x.detach().sum(0, dtype=wide), x.new_full((1,), len(x), dtype=wide)])
-        if self.group is not None: dist.all_reduce(sums, group=self.group)
+        if self.group is not None:
+            dist.all_reduce(sums, group=self.group)
         mean, count = sums[:-1]/sums[-1], sums[-1]
         high = mean.to(x.dtype)
         centred = x - high - (mean - high).to(x.dtype)
@@ -153,17 +150,8 @@ class VICRegCovariance(MomentPenalty):
         "An error for fewer than two points, and for values that are not finite before or after they are squared."
         count, finite, squares_finite = facts
         _check_directions((count, 0, not finite))
-        if not squares_finite: raise ValueError("`states` are so large that their squared covariances overflow")
-
-# %% ../../nbs/penalties/01_baselines.ipynb #d126ccdd
-def _potential_again(ctx, grad:Tensor, unit:Tensor)->Tensor:
-    "The gradient in a form that can be differentiated, from all pairs at once."
-    single_process(ctx.group)
-    itself = torch.eye(len(unit), dtype=torch.bool, device=unit.device)
-    def formula(unit):
-        near = ((unit @ unit.T - 1)*2*ctx.t).exp().masked_fill(itself, 0.)
-        return (near.sum(dtype=grad.dtype)/(len(unit)*(len(unit)-1))).log()
-    return differentiable_gradients(formula, [unit], grad)[0]
+        if not squares_finite:
+            raise ValueError("`states` are so large that their squared covariances overflow")
 
 # %% ../../nbs/penalties/01_baselines.ipynb #aab4d43f
 class LogPotential(torch.autograd.Function):
@@ -180,7 +168,8 @@ class LogPotential(torch.autograd.Function):
             near.diagonal(first+start).zero_()
             total += near.sum(dtype=total.dtype)
             forces[rows] = near @ others
-        if group is not None: dist.all_reduce(total, group=group)
+        if group is not None:
+            dist.all_reduce(total, group=group)
         ctx.t, ctx.group = t, group
         ctx.save_for_backward(unit, forces.mul_((4*t/total*process_count(group)).to(unit.dtype)))
         return (total/(len(others)*(len(others)-1))).log().clamp(max=0)    # equal directions may differ by rounding
@@ -188,7 +177,13 @@ class LogPotential(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad:Tensor)->tuple[Tensor|None,...]:
         unit, forces = ctx.saved_tensors
-        if torch.is_grad_enabled(): return _potential_again(ctx, grad, unit), None, None, None, None
+        if torch.is_grad_enabled():
+            single_process(ctx.group)    # in a form that can be differentiated, from all pairs at once
+            itself = torch.eye(len(unit), dtype=torch.bool, device=unit.device)
+            def formula(unit):
+                near = ((unit @ unit.T - 1)*2*ctx.t).exp().masked_fill(itself, 0.)
+                return (near.sum(dtype=grad.dtype)/(len(unit)*(len(unit)-1))).log()
+            return differentiable_gradients(formula, [unit], grad)[0], None, None, None, None
         return forces*grad.to(forces.dtype), None, None, None, None
 
 # %% ../../nbs/penalties/01_baselines.ipynb #550e9ecb
@@ -254,12 +249,6 @@ class KoLeo(LayerPenalty):
     "Minus the mean logarithm of the distance to the nearest direction (Sablayrolles et al. 2019)."
     epsilon = 1e-8    # added to every distance
 
-    def __init__(self,
-        layers:int|Iterable[int]|str|None=None, # which layers, averaged; None for the last, "all" for all
-        tokens:str="cls",                       # "real", "cls", or "all" to count padding
-        scope:str="global",                     # "global": the batch of all processes; "local": each its own
-    ): super().__init__(layers, tokens, scope)
-
     def penalties(self, clouds:list[Tensor])->list[Tensor]: # () each, at least -ln 2
         "The penalty of every cloud, over all processes; this one's rows carry gradient times their number."
         units, faults = zip(*map(unit_vectors, clouds))
@@ -268,7 +257,8 @@ class KoLeo(LayerPenalty):
         for unit in units:
             parts = gathered(unit, counts, self.group)
             parts[process_rank(self.group)] = unit if W == 1 else unit.detach() + W*(unit - unit.detach())
-            if W > 1 and unit.requires_grad: unit.register_hook(self._once)
+            if W > 1 and unit.requires_grad:
+                unit.register_hook(self._once)
             everyone = torch.cat(parts)
             apart = torch.linalg.vector_norm(everyone - everyone[_nearest(everyone)], dim=1)
             values.append(-(apart + self.epsilon).log().mean(dtype=scalar_dtype(unit)))
@@ -276,7 +266,8 @@ class KoLeo(LayerPenalty):
 
     def _once(self, grad:Tensor)->None:
         "An error where a gradient that other processes share in is to be differentiated again."
-        if torch.is_grad_enabled(): single_process(self.group)
+        if torch.is_grad_enabled():
+            single_process(self.group)
 
 # %% ../../nbs/penalties/01_baselines.ipynb #8a500017
 def _slices(d:int, count:int, seed:int, like:Tensor)->Tensor: # (d, count)
@@ -310,7 +301,8 @@ class SIGReg(LayerPenalty):
     def penalties(self, clouds:list[Tensor])->list[Tensor]: # () ≥ 0 each
         "The penalty of every cloud, along the same directions."
         values = super().penalties(clouds)
-        if self.training: self.calls += 1
+        if self.training:
+            self.calls += 1
         return values
 
     def penalty(self, x:Tensor)->tuple[Tensor,Tensor]: # () ≥ 0 of one cloud (n, d); (3,) for `check`
@@ -334,7 +326,8 @@ def _gradient_norm(
 )->Tensor:                               # () float64
     "Norm of the gradient that data-parallel training makes of a loss; touches no `.grad`."
     grads = [None]*len(parameters)
-    if loss.requires_grad: grads = torch.autograd.grad(loss*scale, parameters, retain_graph=True, allow_unused=True)
+    if loss.requires_grad:
+        grads = torch.autograd.grad(loss*scale, parameters, retain_graph=True, allow_unused=True)
     if group is not None:
         grads = averaged([(torch.zeros_like(p) if g is None else g).float() for p, g in zip(parameters, grads)], group)
     norms = [torch.linalg.vector_norm(g.float()/scale) for g in grads if g is not None]
@@ -394,7 +387,8 @@ class RelativeStrength(nn.Module):
     )->float:                                # λ
         "Measure both gradients; every process must call it."
         parameters = [p for p in parameters if p.requires_grad]
-        if not parameters: raise ValueError("`parameters` has none that requires a gradient")
+        if not parameters:
+            raise ValueError("`parameters` has none that requires a gradient")
         group = all_processes() if group is None else group
         norms = [_gradient_norm(loss, parameters, group, scale) for loss in (task_loss, penalty)]
         self.take_in(torch.stack(norms).to(self.averages))
@@ -405,5 +399,6 @@ def check_strength(
     lam:float|RelativeStrength, # value to check
 )->float|RelativeStrength:      # the value, if valid
     "`lam`, or an error if it is neither a number nor a `RelativeStrength`."
-    if isinstance(lam, RelativeStrength): return lam
+    if isinstance(lam, RelativeStrength):
+        return lam
     return check_number("lam", lam)

@@ -30,7 +30,8 @@ class RandomDirection:
         seed:int=0,                  # of the directions
     ):
         self.parameters = [p for p in parameters if p.requires_grad]
-        if not self.parameters: raise ValueError("`parameters` has none that requires a gradient")
+        if not self.parameters:
+            raise ValueError("`parameters` has none that requires a gradient")
         generator = torch.Generator().manual_seed(seed)
         self.directions = [self.direction(p, generator) for p in self.parameters]
 
@@ -53,17 +54,6 @@ class RandomDirection:
         steps = [((p - p.detach())*d).sum()*g.norm() for p, d, g in found]
         return penalty.detach() + sum(steps)
 
-# %% ../../nbs/penalties/05_controls.ipynb #7a1b0001
-def _orders(parameter:Tensor, generator:torch.Generator)->tuple[Tensor,...]: # one of each of its first two axes
-    "Orders of rows and columns, the same on every device."
-    return tuple(torch.randperm(n, generator=generator).to(parameter.device) for n in parameter.shape[:2])
-
-
-def _permuted(x:Tensor, orders:tuple[Tensor,...])->Tensor:
-    "A tensor with its rows and columns in other orders."
-    for axis, order in enumerate(orders): x = x.index_select(axis, order)
-    return x
-
 # %% ../../nbs/penalties/05_controls.ipynb #cff428f7
 class Placebo:
     "The gradient of a penalty on a twin of the model, with the rows and columns of every weight permuted."
@@ -74,10 +64,13 @@ class Placebo:
     ):
         self.parameters, self.twin = ([p for p in each if p.requires_grad] for each in (parameters, twin))
         shapes = [[p.shape for p in each] for each in (self.parameters, self.twin)]
-        if shapes[0] != shapes[1]: raise ValueError("`twin` must have weights of the same shapes as `parameters`")
-        if not self.twin: raise ValueError("`parameters` has none that requires a gradient")
+        if shapes[0] != shapes[1]:
+            raise ValueError("`twin` must have weights of the same shapes as `parameters`")
+        if not self.twin:
+            raise ValueError("`parameters` has none that requires a gradient")
         generator = torch.Generator().manual_seed(seed)
-        self.orders = [_orders(p, generator) for p in self.parameters]
+        self.orders = [[torch.randperm(n, generator=generator).to(p.device) for n in p.shape[:2]]
+                       for p in self.parameters]    # of rows and columns, the same on every device
         self.gradients = [torch.zeros_like(p) for p in self.twin]
 
     def watch(self,
@@ -87,8 +80,10 @@ class Placebo:
         "Remember the gradient of a penalty; those of several batches add up until `push`."
         found = torch.autograd.grad(penalty, self.twin, retain_graph=True, allow_unused=True)
         found = [torch.zeros_like(p) if g is None else g for p, g in zip(self.twin, found)]
-        if group is not None: found = averaged(found, group)
-        for total, g in zip(self.gradients, found): total += g
+        if group is not None:
+            found = averaged(found, group)
+        for total, g in zip(self.gradients, found):
+            total += g
         return penalty
 
     def push(self,
@@ -96,8 +91,10 @@ class Placebo:
     )->None:
         "Add what was remembered to the gradients of the model, permuted, and forget it."
         for p, orders, g in zip(self.parameters, self.orders, self.gradients):
-            own = torch.zeros_like(p) if p.grad is None else p.grad
-            p.grad = own.add_(_permuted(g, orders), alpha=lam)
+            own, permuted = torch.zeros_like(p) if p.grad is None else p.grad, g
+            for axis, order in enumerate(orders):
+                permuted = permuted.index_select(axis, order)
+            p.grad = own.add_(permuted, alpha=lam)
             g.zero_()
 
 # %% ../../nbs/penalties/05_controls.ipynb #f4866cea
@@ -142,7 +139,8 @@ def ramp(
     length:float=0., # epochs in which λ grows from 0 to its value; 0 for at once
 )->float:            # share of λ in [0, 1]
     "How much of λ is in force."
-    if epochs < start: return 0.
+    if epochs < start:
+        return 0.
     return 1. if length == 0 else min(1., (epochs - start)/length)
 
 # %% ../../nbs/penalties/05_controls.ipynb #f5e5dc08
@@ -151,17 +149,6 @@ def _kinds(
 )->tuple[HiddenStates,HiddenStates]: # the same states; in the second, padding is what counts as a token
     "Text and padding."
     return states, replace(states, mask=states.mask == 0)
-
-
-@torch.no_grad()
-def _shifts(
-    states:HiddenStates,            # of a batch
-    part:Sequence[int],             # layers that are scored together
-    group:"dist.ProcessGroup|None", # processes whose batches count as one; None for this one alone
-)->list[Tensor]:                    # (d,) mean of the text and of the padding; zeros where there is none
-    "Where the text and the padding of all processes are."
-    means = [pooled_mean(kind.clouds(part), kind.index(), group)[:2] for kind in _kinds(states)]
-    return [torch.where(count > 0, mean, torch.zeros_like(mean)) for count, mean in means]
 
 # %% ../../nbs/penalties/05_controls.ipynb #21837c8b
 def about_own_means(
@@ -172,8 +159,11 @@ def about_own_means(
     "States without the difference between the means of text and padding."
     layers, real = list(states.layers), states.mask.bool()[..., None].to(states.device)
     for part in parts:
-        text, padding = _shifts(states, part, group)
-        for l in part: layers[l] = states.layer(l).to(text.dtype) - torch.where(real, text, padding)
+        with torch.no_grad():
+            means = [pooled_mean(kind.clouds(part), kind.index(), group)[:2] for kind in _kinds(states)]
+            text, padding = (torch.where(count > 0, mean, torch.zeros_like(mean)) for count, mean in means)
+        for l in part:
+            layers[l] = states.layer(l).to(text.dtype) - torch.where(real, text, padding)
     return replace(states, layers=layers)
 
 # %% ../../nbs/penalties/05_controls.ipynb #816eac0c
@@ -200,15 +190,19 @@ class OwnMeans(IStar):
             moments = moments or [[Moments(d, states.device) for _ in range(2)] for part in parts]
             for part, pair in zip(parts, moments):
                 for m, kind in zip(pair, _kinds(states)):
-                    for l in part: m.update(kind.points(l))
-            if (seen := seen + states.mask.numel()*sum(map(len, parts))) >= share: break
-        if not moments: raise ValueError("`batches` is empty: Σ_S needs states of training data")
+                    for l in part:
+                        m.update(kind.points(l))
+            if (seen := seen + states.mask.numel()*sum(map(len, parts))) >= share:
+                break
+        if not moments:
+            raise ValueError("`batches` is empty: Σ_S needs states of training data")
         covs = torch.stack([self._within(pair) for pair in moments])
         self.cov_ref = self.check_reference(covs if self.per_layer else covs[0])
 
     def _within(self, pair:list[Moments])->Tensor: # (d, d)
         "The covariance of text and padding, each about its own mean, over all processes."
-        if self.group is not None: pair = [m.all_reduce(self.group) for m in pair]
+        if self.group is not None:
+            pair = [m.all_reduce(self.group) for m in pair]
         seen = [m for m in pair if m.count]
         return sum(m.scatter for m in seen)/(sum(m.count for m in seen) - 1)
 
@@ -277,7 +271,8 @@ def make_map(
     shape:str="spectrum",  # "spectrum" changes all eigenvalues, "outlier" one coordinate
 )->Tensor:                 # (d, d) float64, invertible
     "A map to a given IsoScore."
-    if shape not in ("spectrum", "outlier"): raise ValueError(f"`shape` must be 'spectrum' or 'outlier', not {shape!r}")
+    if shape not in ("spectrum", "outlier"):
+        raise ValueError(f"`shape` must be 'spectrum' or 'outlier', not {shape!r}")
     return (_spectral_map(cov, target) if shape == "spectrum"
             else _outlier_map(cov, target, cov.diagonal().argmax().item()))
 
@@ -287,7 +282,8 @@ def _last_norm(
 )->str:                 # path of the module that makes the last states
     "The encoder's last normalisation."
     norms = [name for name, module in encoder.named_modules() if isinstance(module, nn.LayerNorm)]
-    if not norms: raise ValueError("`encoder` must end in a LayerNorm, and has none")
+    if not norms:
+        raise ValueError("`encoder` must end in a LayerNorm, and has none")
     return norms[-1]
 
 # %% ../../nbs/penalties/05_controls.ipynb #e6ed1c6c
@@ -297,9 +293,11 @@ def reparametrise(
 )->None:
     "Map the last states of a model, and undo it in its head."
     width, exact = model.config.hidden_size, a.double().to(model.head.weight.device)
-    if exact.shape != (width, width): raise ValueError(f"`a` must be ({width}, {width}), not {tuple(exact.shape)}")
+    if exact.shape != (width, width):
+        raise ValueError(f"`a` must be ({width}, {width}), not {tuple(exact.shape)}")
     layer = nn.Linear(width, width, bias=False, device=exact.device).requires_grad_(False)
     layer.weight.copy_(exact)
     model.encoder.set_submodule(name := _last_norm(model.encoder),
                                 nn.Sequential(model.encoder.get_submodule(name), layer))
-    with torch.no_grad(): model.head.weight.copy_(torch.linalg.solve(exact.T, model.head.weight.double().T).T)
+    with torch.no_grad():
+        model.head.weight.copy_(torch.linalg.solve(exact.T, model.head.weight.double().T).T)

@@ -78,8 +78,10 @@ def collect_reference(
     "Give a penalty its reference from the model in eval mode, and leave modes and random states as they were."
     states = states or partial(model_states, layers=regularizer.layers)
     def seen(batch):
-        with torch.no_grad(): return states(model, _beside(model, batch))
-    with evaluating(model), same_random_state(): regularizer.collect(seen(batch) for batch in batches)
+        with torch.no_grad():
+            return states(model, _beside(model, batch))
+    with evaluating(model), same_random_state():
+        regularizer.collect(seen(batch) for batch in batches)
 
 # %% ../../nbs/penalties/04_integrations.ipynb #8a344bc5
 def _rows_of_batches(
@@ -92,7 +94,9 @@ def _rows_of_batches(
     for j in order:
         rows = waiting[bisect_right(ends, j)]
         rows.append(j)
-        if len(rows) == size: yield rows.copy(); rows.clear()
+        if len(rows) == size:
+            yield rows.copy()
+            rows.clear()
     yield from filter(None, waiting)
 
 def _data_batches(
@@ -110,15 +114,6 @@ def _data_batches(
     ends = getattr(loader.dataset, "cumulative_sizes", [len(loader.dataset)])
     for rows in _rows_of_batches(order, ends, size):
         yield dict(loader.collate_fn([loader.dataset[j] for j in rows]))
-
-# %% ../../nbs/penalties/04_integrations.ipynb #fe6ec596
-def _load_parts(parts:dict[str,nn.Module], file:Path, device:torch.device)->bool: # whether there was a file
-    "Give each part its state, if the file has one."
-    tensors = load_file(file) if file.is_file() else {}
-    for name, part in parts.items():
-        own = {k.removeprefix(f"{name}."): v for k, v in tensors.items() if k.startswith(f"{name}.")}
-        if own: part.load_state_dict(own); part.to(device)
-    return file.is_file()
 
 # %% ../../nbs/penalties/04_integrations.ipynb #98695af3
 class ReferenceCallback(TrainerCallback):
@@ -148,23 +143,34 @@ class ReferenceCallback(TrainerCallback):
         self.ready = False
         for name, part in self.parts.items():
             part.to(args.device)
-            if state.is_hyper_param_search: part.load_state_dict(self.first[name], strict=False)
-        if not state.global_step: return
+            if state.is_hyper_param_search:
+                part.load_state_dict(self.first[name], strict=False)
+        if not state.global_step:
+            return
         folder = Path(self.resumed_from or Path(args.output_dir)/f"checkpoint-{state.global_step}")
         # of another process's file only the strength stays: a penalty without its own makes its reference anew
-        for name in (self.file, self.own_file(args)): self.ready = _load_parts(self.parts, folder/name, args.device)
+        for file in (folder/self.file, folder/self.own_file(args)):
+            tensors, self.ready = load_file(file) if file.is_file() else {}, file.is_file()
+            for name, part in self.parts.items():
+                own = {k.removeprefix(f"{name}."): v for k, v in tensors.items() if k.startswith(f"{name}.")}
+                if own:
+                    part.load_state_dict(own)
+                    part.to(args.device)
 
     def on_save(self, args, state, control, **kwargs):
         "Put the state beside the model."
         folder, file = Path(self.folder or args.output_dir)/f"checkpoint-{state.global_step}", self.own_file(args)
         states = {name: part.state_dict() for name, part in self.parts.items()}
         tensors = {f"{name}.{k}": v.detach().cpu().contiguous() for name, own in states.items() for k, v in own.items()}
-        if (args.should_save or file != self.file) and tensors and folder.is_dir(): save_file(tensors, folder/file)
+        if (args.should_save or file != self.file) and tensors and folder.is_dir():
+            save_file(tensors, folder/file)
 
     def on_epoch_begin(self, args, state, control, model=None, train_dataloader=None, **kwargs):
         "Collect where an epoch starts, not where one is resumed."
-        if self.refresh is None or not self.regularizer.needs_reference: return
-        if self.ready and not (self.refresh == "epoch" and float(state.epoch).is_integer()): return
+        if self.refresh is None or not self.regularizer.needs_reference:
+            return
+        if self.ready and not (self.refresh == "epoch" and float(state.epoch).is_integer()):
+            return
         size = state.train_batch_size or args.per_device_train_batch_size    # what fits, if the Trainer looked for it
         batches = _data_batches(train_dataloader, args, int(state.epoch), size)
         collect_reference(self.regularizer, model, batches, self.states)
@@ -202,7 +208,8 @@ class IsotropyTrainerMixin:
         super().__init__(*args, **kwargs)
         self.regularizer = None if regularizer is None else check_regularizer(regularizer)
         self.lam, self.totals = check_strength(lam), torch.zeros(3, device=self.args.device)
-        if regularizer is None: return
+        if regularizer is None:
+            return
         strength = lam if isinstance(lam, RelativeStrength) else None
         def states(model, batch): return model_states(model, _inputs_of(self, batch), regularizer.layers)
         self.reference = ReferenceCallback(regularizer, refresh, states, strength)
@@ -212,7 +219,8 @@ class IsotropyTrainerMixin:
         "The micro-batches of an update; their number of items only if the loss is an average over it."
         batches, items = super().get_batch_samples(*args, **kwargs)
         self.micro_batches = list(batches)
-        if self.state.global_step == self._globalstep_last_logged: self.totals.zero_()    # also where training begins
+        if self.state.global_step == self._globalstep_last_logged:
+            self.totals.zero_()    # also where training begins
         if self.counts_items is None and items is not None:
             found = map(self.loss_counts_items, self.micro_batches)
             self.counts_items = next((counts for counts in found if counts is not None), None)
@@ -220,25 +228,29 @@ class IsotropyTrainerMixin:
 
     def loss_counts_items(self, batch:dict)->bool|None:
         "Whether a batch's loss is divided by the number of items that it is told; None for a batch without labels."
-        if self.compute_loss_func is not None: return True
+        if self.compute_loss_func is not None:
+            return True
         batch = self._prepare_inputs(batch)
         plain = super().compute_loss
         def loss(items): return plain(self.model, dict(batch), num_items_in_batch=items)
         with torch.no_grad(), evaluating(self.model), same_random_state(), self.compute_loss_context_manager():
             mean, one, many = (loss(n and torch.tensor(n, device=self.args.device)) for n in (None, 1, 10**6))
-        if not mean.isfinite().all() or not mean.any(): return None
+        if not mean.isfinite().all() or not mean.any():
+            return None
         return bool((one - many).abs().mean() > many.abs().mean()/1000)    # a router's loss stays in both
 
     def average_of_update(self, num_items_in_batch:Tensor|int|None)->bool:
         "Whether losses are parts of the update's average, which the Trainer does not divide by their number."
-        if getattr(self, "loss_is_scaled_for_ga", None) is not None: return self.loss_is_scaled_for_ga
+        if getattr(self, "loss_is_scaled_for_ga", None) is not None:
+            return self.loss_is_scaled_for_ga
         return self.compute_loss_func is not None or self.model_accepts_loss_kwargs and num_items_in_batch is not None
 
     def compute_loss(self, model:nn.Module, inputs:dict, return_outputs:bool=False,
                      num_items_in_batch:Tensor|int|None=None, **kwargs)->Tensor|tuple[Tensor,Any]:
         "The task loss, in training plus λ times the penalty."
         plain = partial(super().compute_loss, num_items_in_batch=num_items_in_batch, **kwargs)
-        if self.regularizer is None or not model.training: return plain(model, inputs, return_outputs)
+        if self.regularizer is None or not model.training:
+            return plain(model, inputs, return_outputs)
         first, batches, self.micro_batches = bool(self.micro_batches), self.micro_batches, []
         show_update(self.regularizer, self.accelerator.unwrap_model(model), batches, self.shown)
         wanted = asked_for(self.regularizer.layers, model)    # and the last layer: a split model's loss is there
@@ -247,7 +259,8 @@ class IsotropyTrainerMixin:
         _warn_if_frozen(penalty)
         k = getattr(self, "current_gradient_accumulation_steps", 1)
         parts = k if self.average_of_update(num_items_in_batch) else 1
-        if first: self.update_strength(model, task*parts, penalty)
+        if first:
+            self.update_strength(model, task*parts, penalty)
         self.totals += torch.stack([task.detach().mean()*parts, penalty.detach(), task.new_ones(())]).to(self.totals)/k
         loss = task + self.strength*penalty/parts
         return (loss, out) if return_outputs else loss
@@ -261,26 +274,31 @@ class IsotropyTrainerMixin:
 
     def update_strength(self, model:nn.Module, task:Tensor, penalty:Tensor)->None:
         "Let a relative strength see the gradients of an update's first micro-batch."
-        if not isinstance(self.lam, RelativeStrength) or not self.lam.due(self.state.global_step): return
+        if not isinstance(self.lam, RelativeStrength) or not self.lam.due(self.state.global_step):
+            return
         scale = 1. if (scaler := self.accelerator.scaler) is None else scaler.get_scale()
         self.lam.update(task.mean(), penalty, list(model.parameters()), all_processes(), scale)
 
     def shown(self, model:nn.Module, batch:dict)->tuple[HiddenStates,Tensor|None]:
         "The states and labels of a micro-batch, as `show_update` wants them."
         rows = self._prepare_inputs(batch)
-        with self.compute_loss_context_manager(): states = model_states(model, _inputs_of(self, rows))
+        with self.compute_loss_context_manager():
+            states = model_states(model, _inputs_of(self, rows))
         return states, rows.get(self._label)
 
     def train(self, resume_from_checkpoint:str|bool|None=None, *args, **kwargs)->Any:
         "As the Trainer's; a checkpoint holds the state of the penalty too."
         named = resume_from_checkpoint if isinstance(resume_from_checkpoint, (str, Path)) else None
-        if self.regularizer is not None: self.reference.resumed_from = named
-        with _kept_graphs(self.lam): return super().train(resume_from_checkpoint, *args, **kwargs)
+        if self.regularizer is not None:
+            self.reference.resumed_from = named
+        with _kept_graphs(self.lam):
+            return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _get_output_dir(self, trial:Any)->str:
         "As the Trainer's, which gives every trial of a search a folder: the penalty's state goes there, too."
         folder = super()._get_output_dir(trial)
-        if self.regularizer is not None: self.reference.folder = folder
+        if self.regularizer is not None:
+            self.reference.folder = folder
         return folder
 
     def log(self, logs:dict[str,float], *args, **kwargs)->None:
@@ -288,7 +306,8 @@ class IsotropyTrainerMixin:
         if "loss" in logs and self.regularizer is not None:
             task, penalty, updates = self.accelerator.reduce(self.totals, "mean").tolist()
             self.totals.zero_()
-            if updates: logs |= dict(task_loss=task/updates, penalty=penalty/updates, lam=self.strength)
+            if updates:
+                logs |= dict(task_loss=task/updates, penalty=penalty/updates, lam=self.strength)
         super().log(logs, *args, **kwargs)
 
 # %% ../../nbs/penalties/04_integrations.ipynb #15a41c04
@@ -299,7 +318,8 @@ def _once(
 )->Tensor:       # (n, T)
     "The mask without the rows that accelerate repeats to fill the last batches of all processes."
     loader, rows = trainer.accelerator.gradient_state, find_batch_size(batch)
-    if not (trainer.accelerator.even_batches and loader.end_of_dataloader and loader.remainder > 0): return mask
+    if not (trainer.accelerator.even_batches and loader.end_of_dataloader and loader.remainder > 0):
+        return mask
     first = trainer.args.process_index*rows
     kept = torch.arange(first, first+rows, device=mask.device) < loader.remainder
     return mask*kept.repeat(len(mask)//rows)[:, None]
@@ -319,11 +339,13 @@ class IsotropyCallback(TrainerCallback):
             for batch in eval_dataloader:
                 seen = self.states(model, _inputs_of(self.trainer, _beside(model, dict(batch))))
                 mask = _once(self.trainer, batch, seen.mask)
-                for l, x in enumerate(seen.layers): scores.setdefault(l, IsoScoreMetric()).update(x, mask)
+                for l, x in enumerate(seen.layers):
+                    scores.setdefault(l, IsoScoreMetric()).update(x, mask)
         prefix = next(name for name in metrics if name.endswith("_runtime")).removesuffix("runtime")
         values = {}
         for l, score in scores.items():
-            with suppress(ValueError): values[f"{prefix}isoscore_{l}"] = score.compute().item()
+            with suppress(ValueError):
+                values[f"{prefix}isoscore_{l}"] = score.compute().item()
         metrics.update(values)
         self.trainer.log(values)
 
@@ -332,7 +354,8 @@ def joined(
     parts:Sequence[HiddenStates], # batches with the same layers
 )->HiddenStates:                  # one batch, padded to a common length
     "Several batches as one."
-    if len(parts) == 1: return parts[0]
+    if len(parts) == 1:
+        return parts[0]
     length = max(part.mask.shape[1] for part in parts)
     def longer(x): return nn.functional.pad(x, (0, 0)*(x.ndim-2) + (0, length-x.shape[1]))
     def one(tensors): return torch.cat([longer(x) for x in tensors])
@@ -391,18 +414,10 @@ def _watching_sentences(
         x = features["sentence_embedding"][:, None]
         seen.append(HiddenStates([x], torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)))
     hook = model.register_forward_hook(keep)
-    try: yield seen
-    finally: hook.remove()
-
-# %% ../../nbs/penalties/04_integrations.ipynb #7c577992
-def _check_loss(loss:nn.Module)->None:
-    "An error for a loss of sentence-transformers that a penalty cannot join."
-    name = type(loss).__name__
-    if getattr(loss, "uses_gradient_cache", False) or name.startswith("Cached"):
-        raise ValueError(f"`loss` {name} runs the model again in its backward pass, where a penalty cannot follow: use "
-                         "the loss without cache")
-    if any("AdaptiveLayerLoss" in (kind.__name__ for kind in type(part).__mro__) for part in loss.modules()):
-        raise ValueError(f"`loss` {name} reads the same texts again from earlier layers: use the loss inside it")
+    try:
+        yield seen
+    finally:
+        hook.remove()
 
 # %% ../../nbs/penalties/04_integrations.ipynb #0de67751
 class IsotropyLoss(nn.Module):
@@ -417,16 +432,23 @@ class IsotropyLoss(nn.Module):
         on:str="tokens",         # its points: "tokens" of the encoder's layers, or "sentences", the embeddings
     ):
         super().__init__()
-        if on not in self.watched: raise ValueError(f"`on` must be 'tokens' or 'sentences', not {on!r}")
+        if on not in self.watched:
+            raise ValueError(f"`on` must be 'tokens' or 'sentences', not {on!r}")
         if isinstance(lam, RelativeStrength):
             raise TypeError("`lam` must be a number: a RelativeStrength counts updates, and this loss sees none")
-        _check_loss(loss)
+        name = type(loss).__name__
+        if getattr(loss, "uses_gradient_cache", False) or name.startswith("Cached"):
+            raise ValueError(f"`loss` {name} runs the model again in its backward pass, where a penalty cannot follow: "
+                             "use the loss without cache")
+        if any("AdaptiveLayerLoss" in (kind.__name__ for kind in type(part).__mro__) for part in loss.modules()):
+            raise ValueError(f"`loss` {name} reads the same texts again from earlier layers: use the loss inside it")
         self.model, self.loss, self.regularizer = model, loss, check_regularizer(regularizer)
         self.lam, self.on = check_strength(lam), on
 
     def watch(self, sentence_features:Iterable, labels:Tensor|None, **inputs)->tuple[Any,HiddenStates]:
         "The inner loss, and the states that the model had for it."
-        with self.watched[self.on](self.model) as seen: loss = self.loss(sentence_features, labels, **inputs)
+        with self.watched[self.on](self.model) as seen:
+            loss = self.loss(sentence_features, labels, **inputs)
         widest = max((part.layers[-1].shape[-1] for part in seen), default=0)    # nested losses also see truncated ones
         return loss, joined([part for part in seen if part.layers[-1].shape[-1] == widest])
 
@@ -436,7 +458,8 @@ class IsotropyLoss(nn.Module):
             texts, inputs = _loss_inputs(batch)
             return self.watch([texts[name] for name in texts if name != "label"], texts.get("label"), **inputs)[1]
         with self.watched[self.on](model) as seen:
-            for features in columns: model(features)
+            for features in columns:
+                model(features)
         return joined(seen)
 
     def forward(self,
@@ -445,7 +468,8 @@ class IsotropyLoss(nn.Module):
         **inputs,                                     # what else the loss takes: a CrossEncoder's prompt and task
     )->dict[str,Tensor]|Tensor:                       # in training `task_loss` and λ times `penalty`; else the loss
         "Both parts of the training loss; the Trainer adds them."
-        if not self.model.training: return self.loss(sentence_features, labels, **inputs)
+        if not self.model.training:
+            return self.loss(sentence_features, labels, **inputs)
         loss, states = self.watch(sentence_features, labels, **inputs)
         penalty = self.regularizer(states, labels)
         return {**(loss if isinstance(loss, dict) else dict(task_loss=loss)), "penalty": self.lam*penalty}
@@ -466,8 +490,10 @@ class WholeUpdateMixin:
         batches, self.micro_batches, shown = self.micro_batches, (), {}
         for batch in batches if model.training else ():
             loss = self.loss_of(batch)
-            if isinstance(loss, IsotropyLoss): shown.setdefault(loss.regularizer, []).append(batch)
-        for regularizer, part in shown.items(): show_update(regularizer, self.model, part, self.shown)
+            if isinstance(loss, IsotropyLoss):
+                shown.setdefault(loss.regularizer, []).append(batch)
+        for regularizer, part in shown.items():
+            show_update(regularizer, self.model, part, self.shown)
         return super().compute_loss(model, inputs, *args, **kwargs)
 
     def loss_of(self, batch:dict)->nn.Module:
@@ -478,5 +504,6 @@ class WholeUpdateMixin:
         "The states and labels of a micro-batch, as `show_update` wants them."
         columns, inputs = _loss_inputs(self._prepare_inputs(batch))
         features, labels = self.collect_features(columns)
-        with self.compute_loss_context_manager(): _, states = self.loss_of(batch).watch(features, labels, **inputs)
+        with self.compute_loss_context_manager():
+            _, states = self.loss_of(batch).watch(features, labels, **inputs)
         return states, labels

@@ -59,7 +59,8 @@ class IsoLayer(nn.Module):
             raise ValueError(f"`x` must be (..., {dim}), but has shape {tuple(x.shape)}")
         activation = ACTIVATIONS.get(self.settings["activation"])
         x = self.layers[0](x)
-        for layer in self.layers[1:]: x = layer(x) if activation is None else x + layer(activation(x))
+        for layer in self.layers[1:]:
+            x = layer(x) if activation is None else x + layer(activation(x))
         return x
 
 # %% ../../nbs/penalties/03_isolayer.ipynb #7744e554
@@ -68,7 +69,8 @@ def isotropy_loss(
 )->Tensor:    # () ≥ 0, 0 is isotropic; float32 (float64 for float64 `x`); differentiable
     "ln(1/IsoScore) of a batch (Section 3.3)."
     score = isoscore(as_points(x, min_points=3))
-    if not score > 0: raise ValueError("`x` lies on a line: its IsoScore is 0 and the loss infinite")
+    if not score > 0:
+        raise ValueError("`x` lies on a line: its IsoScore is 0 and the loss infinite")
     return -score.log()
 
 # %% ../../nbs/penalties/03_isolayer.ipynb #11bfade8
@@ -150,7 +152,8 @@ class IsoBN(nn.Module):
         "Take a batch into the running averages."
         group, rate = processes_of(self.settings["scope"]), self.settings["momentum"]
         moments = Moments(self.settings["dim"], x.device).update(x.float())
-        if group is not None: moments.all_reduce(group)
+        if group is not None:
+            moments.all_reduce(group)
         if moments.count < 2:
             return warnings.warn("a batch of fewer than 2 points has no statistics: IsoBN keeps its own", stacklevel=2)
         cov = moments.scatter/moments.count
@@ -162,7 +165,8 @@ class IsoBN(nn.Module):
         "Move as any module does; `half()` and the like leave the statistics in float32, where small steps still count."
         cov, std = self.cov, self.std
         super()._apply(fn, recurse)
-        if self.cov.dtype != torch.float32: self.cov, self.std = cov.to(self.cov.device), std.to(self.std.device)
+        if self.cov.dtype != torch.float32:
+            self.cov, self.std = cov.to(self.cov.device), std.to(self.std.device)
         return self
 
     @torch.no_grad()
@@ -178,9 +182,11 @@ class IsoBN(nn.Module):
         "The scaled states; in train mode the batch enters the averages first."
         if x.ndim != 2 or x.shape[1] != self.settings["dim"]:
             raise ValueError(f"`x` must be (n, {self.settings['dim']}), but has shape {tuple(x.shape)}")
-        if not x.is_floating_point(): raise TypeError(f"`x` must be floating point, not {x.dtype}")
+        if not x.is_floating_point():
+            raise TypeError(f"`x` must be floating point, not {x.dtype}")
         with torch.autocast(x.device.type, enabled=False):
-            if self.training: self.update(x.detach())
+            if self.training:
+                self.update(x.detach())
             return (x.float()*self.scales()).to(x.dtype)
 
 # %% ../../nbs/penalties/03_isolayer.ipynb #1dea2dc0
@@ -191,7 +197,8 @@ def make_transform(
     **settings,  # `dim`, and what else the transform takes
 )->nn.Module:
     "A transform by its name."
-    if kind not in TRANSFORMS: raise ValueError(f"`kind` must be one of {', '.join(TRANSFORMS)}, not {kind!r}")
+    if kind not in TRANSFORMS:
+        raise ValueError(f"`kind` must be one of {', '.join(TRANSFORMS)}, not {kind!r}")
     return TRANSFORMS[kind](**settings)
 
 # %% ../../nbs/penalties/03_isolayer.ipynb #ae860ffa
@@ -201,44 +208,11 @@ def token_states(
     token:str="first",# "first" real token, the [CLS] of an encoder; or "last", for causal models
 )->Tensor:            # (B, d)
     "One state for every sentence."
-    if mask is None: return states[:, 0 if token == "first" else -1]
+    if mask is None:
+        return states[:, 0 if token == "first" else -1]
     real = mask.bool().int()
     index = real.argmax(1) if token == "first" else mask.shape[1] - 1 - real.flip(1).argmax(1)
     return states[torch.arange(len(states), device=states.device), index]
-
-# %% ../../nbs/penalties/03_isolayer.ipynb #f688ed9d
-def _save_model(model:"ClsModel", folder:Path)->None:
-    "Write a model; the encoder by itself, in the layout of transformers."
-    from safetensors.torch import save_file, save_model as save_tied
-    (folder/"encoder").mkdir(parents=True, exist_ok=True)
-    model.config.save_pretrained(folder/"encoder")
-    save_tied(model.encoder, str(folder/"encoder"/"model.safetensors"), metadata=dict(format="pt"))
-    rest = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items() if not k.startswith("encoder.")}
-    save_file(rest, folder/"head.safetensors", metadata=dict(format="pt"))
-    transform = None if model.transform is None else dict(kind=model.transform.kind, **model.transform.settings)
-    settings = dict(num_labels=model.num_labels, dropout=model.dropout.p, token=model.token, transform=transform)
-    (folder/"isolayer.json").write_text(json.dumps(settings, indent=1) + "\n")
-
-# %% ../../nbs/penalties/03_isolayer.ipynb #23b015e2
-def _load_model(cls:type["ClsModel"], folder:Path)->"ClsModel":
-    "Read what `save_model` wrote; torch's random state is left as it was."
-    from safetensors.torch import load_file, load_model as load_tied
-    from transformers import AutoConfig, AutoModel
-    if not (folder/"isolayer.json").is_file():
-        raise ValueError(f"`folder` {folder.name!r} holds no isolayer.json: it was not written by `save_pretrained`")
-    settings = json.loads((folder/"isolayer.json").read_text())
-    config = AutoConfig.from_pretrained(folder/"encoder", local_files_only=True, trust_remote_code=False)
-    with torch.random.fork_rng(devices=[]):
-        encoder = AutoModel.from_config(config, dtype=torch.float32, trust_remote_code=False)
-        if transform := settings.pop("transform"): transform = make_transform(**transform)
-        model = cls(encoder, transform=transform, **settings)
-    load_tied(model.encoder, str(folder/"encoder"/"model.safetensors"))
-    rest = load_file(folder/"head.safetensors")
-    wanted = {k: v for k, v in model.state_dict().items() if not k.startswith("encoder.")}
-    if {k: v.shape for k, v in rest.items()} != {k: v.shape for k, v in wanted.items()}:
-        raise ValueError(f"`folder` {folder.name!r}: head.safetensors does not fit isolayer.json")
-    model.load_state_dict(rest, strict=False)
-    return model.eval()
 
 # %% ../../nbs/penalties/03_isolayer.ipynb #2113aeb1
 class ClsModel(nn.Module):
@@ -254,8 +228,10 @@ class ClsModel(nn.Module):
     ):
         super().__init__()
         num_labels = check_number("num_labels", num_labels, "[1, inf)", whole=True)
-        if token not in ("first", "last"): raise ValueError(f"`token` must be 'first' or 'last', not {token!r}")
-        if getattr(encoder, "pooler", None) is not None: encoder.pooler = None
+        if token not in ("first", "last"):
+            raise ValueError(f"`token` must be 'first' or 'last', not {token!r}")
+        if getattr(encoder, "pooler", None) is not None:
+            encoder.pooler = None
         self.encoder, self.config, self.num_labels, self.token = encoder, encoder.config, num_labels, token
         self.register_module("transform", transform)
         self.dropout, self.head = nn.Dropout(dropout), nn.Linear(self.config.hidden_size, num_labels)
@@ -267,21 +243,51 @@ class ClsModel(nn.Module):
         labels:Tensor,  # (B,) class numbers, or values for a regression
     )->Tensor:          # () float32
         "Cross-entropy, or mean squared error for a regression."
-        if self.num_labels == 1: return F.mse_loss(logits.float().squeeze(-1), labels.float())
+        if self.num_labels == 1:
+            return F.mse_loss(logits.float().squeeze(-1), labels.float())
         return F.cross_entropy(logits.float(), labels if labels.is_floating_point() else labels.long())
 
     def save_pretrained(self,
         folder:str|Path, # made if it is not there
     )->None:
         "Write encoder, head and transform, as safetensors and JSON."
-        _save_model(self, Path(folder))
+        from safetensors.torch import save_file, save_model as save_tied
+        folder = Path(folder)
+        (folder/"encoder").mkdir(parents=True, exist_ok=True)
+        self.config.save_pretrained(folder/"encoder")
+        save_tied(self.encoder, str(folder/"encoder"/"model.safetensors"), metadata=dict(format="pt"))
+        own = {k: v for k, v in self.state_dict().items() if not k.startswith("encoder.")}
+        rest = {k: v.detach().cpu().contiguous() for k, v in own.items()}
+        save_file(rest, folder/"head.safetensors", metadata=dict(format="pt"))
+        transform = None if self.transform is None else dict(kind=self.transform.kind, **self.transform.settings)
+        settings = dict(num_labels=self.num_labels, dropout=self.dropout.p, token=self.token, transform=transform)
+        (folder/"isolayer.json").write_text(json.dumps(settings, indent=1) + "\n")
 
     @classmethod
     def from_pretrained(cls,
         folder:str|Path, # as `save_pretrained` wrote it
     )->"ClsModel":       # in eval mode, float32
         "Read a saved model; nothing is unpickled, fetched or run."
-        return _load_model(cls, Path(folder))
+        folder = Path(folder)
+        from safetensors.torch import load_file, load_model as load_tied
+        from transformers import AutoConfig, AutoModel
+        if not (folder/"isolayer.json").is_file():
+            raise ValueError(f"`folder` {folder.name!r} holds no isolayer.json: it was not written by "
+                             "`save_pretrained`")
+        settings = json.loads((folder/"isolayer.json").read_text())
+        config = AutoConfig.from_pretrained(folder/"encoder", local_files_only=True, trust_remote_code=False)
+        with torch.random.fork_rng(devices=[]):
+            encoder = AutoModel.from_config(config, dtype=torch.float32, trust_remote_code=False)
+            if transform := settings.pop("transform"):
+                transform = make_transform(**transform)
+            model = cls(encoder, transform=transform, **settings)
+        load_tied(model.encoder, str(folder/"encoder"/"model.safetensors"))
+        rest = load_file(folder/"head.safetensors")
+        wanted = {k: v for k, v in model.state_dict().items() if not k.startswith("encoder.")}
+        if {k: v.shape for k, v in rest.items()} != {k: v.shape for k, v in wanted.items()}:
+            raise ValueError(f"`folder` {folder.name!r}: head.safetensors does not fit isolayer.json")
+        model.load_state_dict(rest, strict=False)
+        return model.eval()
 
     def forward(self,
         input_ids:Tensor,                  # (B, T)
@@ -295,7 +301,8 @@ class ClsModel(nn.Module):
         out = self.encoder(input_ids=input_ids, attention_mask=attention_mask, return_dict=True,
                            output_hidden_states=output_hidden_states, **inputs)
         embedding = token_states(out.last_hidden_state, attention_mask, self.token).to(self.head.weight.dtype)
-        if self.transform is not None: embedding = self.transform(embedding)
+        if self.transform is not None:
+            embedding = self.transform(embedding)
         logits = self.head(self.dropout(embedding))
         loss = None if labels is None else self.task_loss(logits, labels)
         states = out.hidden_states if output_hidden_states else None
@@ -324,7 +331,8 @@ def cls_features(
             found = token_states(last, batch.get("attention_mask"), model.token)
             states.append(found.float().clone())    # a view would keep the states of all tokens
             labels.append(batch["labels"])
-    if not states: raise ValueError("`batches` is empty")
+    if not states:
+        raise ValueError("`batches` is empty")
     return Features(torch.cat(states), torch.cat(labels))
 
 # %% ../../nbs/penalties/03_isolayer.ipynb #d8663bc2
@@ -351,8 +359,10 @@ def _default_metric(
     labels:Tensor, # (n,)
 )->float:          # higher is better
     "Accuracy, or minus the mean squared error for a regression."
-    if len(labels) != len(logits): raise ValueError(f"`labels` has {len(labels)} rows, and `logits` {len(logits)}")
-    if logits.shape[1] == 1: return -F.mse_loss(logits[:, 0], labels.float()).item()
+    if len(labels) != len(logits):
+        raise ValueError(f"`labels` has {len(labels)} rows, and `logits` {len(logits)}")
+    if logits.shape[1] == 1:
+        return -F.mse_loss(logits[:, 0], labels.float()).item()
     return (logits.argmax(1) == labels).float().mean().item()
 
 # %% ../../nbs/penalties/03_isolayer.ipynb #3e8343fd
@@ -365,7 +375,8 @@ def rank(
     tolerance:float,  # how far below the baseline is no worse
 )->tuple:             # larger is better
     "What early stopping compares."
-    if keep == "score": return entry["score"], entry["isoscore"]
+    if keep == "score":
+        return entry["score"], entry["isoscore"]
     fine = entry["score"] >= baseline - tolerance
     return fine, entry["isoscore" if fine else "score"]
 
@@ -380,26 +391,6 @@ def _held_out_scores(
     y = features.x if model.transform is None else model.transform(features.x)
     score = metric(model.head(y), features.labels)
     return dict(score=score, isoscore=isoscore(y).item(), ev1=explained_variance(y, 1).item())
-
-# %% ../../nbs/penalties/03_isolayer.ipynb #bbfcf11c
-def _train_epoch(
-    model:ClsModel,                  # with the layer in place
-    features:Features,               # to train on
-    combine:Callable[[Tensor,Tensor],Tensor], # one loss of task loss and isotropy loss, as a `JointLoss` makes it
-    optimizer:torch.optim.Optimizer, # of the layer
-    batches:Iterable[Tensor],        # row numbers of every batch
-)->dict:                             # means over batches
-    "One pass over the features."
-    logs = []
-    for rows in batches:
-        y = model.transform(features.x[rows])
-        task, isotropy = model.task_loss(model.head(y), features.labels[rows]), isotropy_loss(y)
-        loss = combine(task, isotropy)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        logs.append(torch.stack([task, isotropy, loss]).detach())
-    return dict(zip(("task_loss", "isotropy_loss", "loss"), torch.stack(logs).mean(0).tolist()))
 
 # %% ../../nbs/penalties/03_isolayer.ipynb #67aa93c3
 @dataclass(frozen=True)
@@ -438,18 +429,6 @@ class SecondStage:
             return JointLoss(self.smoothing, "local", self.alpha).to(device)
         return lambda task, isotropy: task
 
-# %% ../../nbs/penalties/03_isolayer.ipynb #9e2ec51c
-def _check_features(model:ClsModel, **parts:Features)->None:
-    "An error if the second stage cannot begin."
-    if model.transform is not None:
-        raise ValueError(f"`model` already has a transform ({model.transform.kind})")
-    for name, features in parts.items():
-        as_points(features.x, name, min_points=3)
-        if len(features.x) != len(features.labels):
-            raise ValueError(f"`{name}` has {len(features.x)} states and {len(features.labels)} labels")
-        if model.num_labels > 1 and not ((features.labels >= 0) & (features.labels < model.num_labels)).all():
-            raise ValueError(f"`{name}` has labels outside 0 … {model.num_labels-1}")
-
 # %% ../../nbs/penalties/03_isolayer.ipynb #49d073f4
 def train_isolayer(
     model:ClsModel,            # fine-tuned, without transform; afterwards frozen, with the trained layer, in eval mode
@@ -466,7 +445,14 @@ def train_isolayer(
     check_number("seed", seed, whole=True)
     if keep not in KEEP:
         raise ValueError(f"`keep` must be one of {KEEP}, not {keep!r}")
-    _check_features(model, train=train, held_out=held_out)
+    if model.transform is not None:
+        raise ValueError(f"`model` already has a transform ({model.transform.kind})")
+    for name, features in dict(train=train, held_out=held_out).items():
+        as_points(features.x, name, min_points=3)
+        if len(features.x) != len(features.labels):
+            raise ValueError(f"`{name}` has {len(features.x)} states and {len(features.labels)} labels")
+        if model.num_labels > 1 and not ((features.labels >= 0) & (features.labels < model.num_labels)).all():
+            raise ValueError(f"`{name}` has labels outside 0 … {model.num_labels-1}")
     layer = IsoLayer(train.x.shape[1], stage.depth, stage.activation).to(device)
     model.eval().requires_grad_(False)
     history = [dict(epoch=0, **_held_out_scores(model, held_out, metric))]
@@ -476,7 +462,16 @@ def train_isolayer(
     for epoch in range(1, stage.epochs+1):
         order = torch.randperm(len(train.x), generator=generator, device="cpu").to(device)
         batches = order.tensor_split(max(1, min(round(len(order)/stage.batch_size), len(order)//3)))    # of 3 at least
-        losses = _train_epoch(model, train, combine, optimizer, batches)
+        logs = []
+        for rows in batches:
+            y = layer(train.x[rows])
+            task, isotropy = model.task_loss(model.head(y), train.labels[rows]), isotropy_loss(y)
+            loss = combine(task, isotropy)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            logs.append(torch.stack([task, isotropy, loss]).detach())
+        losses = dict(zip(("task_loss", "isotropy_loss", "loss"), torch.stack(logs).mean(0).tolist()))
         history.append(dict(epoch=epoch, **losses, **_held_out_scores(model, held_out, metric)))
         now = rank(history[-1], history[0]["score"], keep, tolerance)
         if best is None or now > best:

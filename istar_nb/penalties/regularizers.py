@@ -87,10 +87,13 @@ def show_update(
     states:Callable[[nn.Module,Any],tuple[HiddenStates,Tensor|None]], # states and labels of the model and a micro-batch
 )->None:
     "Show a penalty all micro-batches of an update before the first one is trained on."
-    if len(batches) < 2 or not regularizer.needs_update: return
+    if len(batches) < 2 or not regularizer.needs_update:
+        return
     def seen(batch):
-        with torch.no_grad(): return states(model, batch)
-    with same_random_state(), same_buffers(model): regularizer.prepare(map(seen, batches))
+        with torch.no_grad():
+            return states(model, batch)
+    with same_random_state(), same_buffers(model):
+        regularizer.prepare(map(seen, batches))
 
 # %% ../../nbs/penalties/00_regularizers.ipynb #9b500011
 class Pushed(torch.autograd.Function):
@@ -228,7 +231,8 @@ def _check_fit(
     d:int,                    # dimensions of the states
 )->None:
     "An error if there is no reference, or one of other dimensions."
-    if reference is None: raise ValueError(f"`cov_ref` is needed when `zeta` is above 0 (it is {zeta})")
+    if reference is None:
+        raise ValueError(f"`cov_ref` is needed when `zeta` is above 0 (it is {zeta})")
     if reference.cov.shape != (d, d):
         raise ValueError(f"`cov_ref` is {tuple(reference.cov.shape)}, and the states have {d} dimensions")
 
@@ -243,8 +247,10 @@ def _pooled_score(
 )->tuple[Tensor,Tensor]:                    # () score; (4,) facts, for `check_facts`
     "IsoScore* of the union of the chosen layers' tokens, before anything is checked."
     clouds, index = states.clouds(layers), states.index(tokens)
-    if not isinstance(zeta, Tensor) and zeta == 0: reference = None
-    else: _check_fit(reference, zeta, clouds[0].shape[-1])
+    if not isinstance(zeta, Tensor) and zeta == 0:
+        reference = None
+    else:
+        _check_fit(reference, zeta, clouds[0].shape[-1])
     if group is None and few_points(len(index)*len(clouds), clouds[0].shape[-1], reference is not None):
         return GramIsoScore.apply(reference, zeta, torch.cat([c.flatten(0, 1).index_select(0, index) for c in clouds]))
     return PooledIsoScore.apply(reference and reference.cov, zeta, index, group, *clouds)
@@ -289,7 +295,8 @@ def score_penalty(
     target:float|None,  # score to reach, in (0, 1); None to raise it as far as it goes
 )->Tensor:              # (k,) penalties
     "1 - ι, or (ln ι - ln target)²."
-    if target is None: return 1 - scores
+    if target is None:
+        return 1 - scores
     floor = target/1000
     logs = torch.where(scores > floor, scores.clamp(min=floor).log(), math.log(floor) + scores/floor - 1)
     return (logs - math.log(target))**2
@@ -332,9 +339,11 @@ def _moments_of(batches:Iterable[HiddenStates], parts_of:Callable, tokens:str, e
         parts, index = parts_of(states), states.index(tokens)
         moments = moments or [Moments(states.clouds(part)[0].shape[-1], index.device) for part in parts]
         for part, m in zip(parts, moments):
-            for l in part: m.update(states.points(l, tokens))
+            for l in part:
+                m.update(states.points(l, tokens))
         seen += len(index)*sum(map(len, parts))
-        if seen >= enough: break
+        if seen >= enough:
+            break
     return moments
 
 # %% ../../nbs/penalties/00_regularizers.ipynb #55ca48b4
@@ -354,16 +363,6 @@ def batch_zeta(
         cov, squared = totals.B[0]/(totals.powers[0]-1), totals.traces().squared
         zeta = zeta_star(cov, reference.cov.to(cov)/totals.scale/totals.scale, squared)
         return zeta, torch.cat([totals.facts, torch.ones_like(squared)[None]])
-
-# %% ../../nbs/penalties/00_regularizers.ipynb #8d727509
-@torch.no_grad()
-def _moved(penalty:"IStar", states:HiddenStates, parts:list[list[int]])->Tensor: # as `penalty.cov_ref`
-    "(1 - average) Σ_S + average Σ_X, with the covariance of the global batch."
-    clouds, index = [states.clouds(part) for part in parts], states.index(penalty.tokens)
-    with torch.autocast(clouds[0][0].device.type, enabled=False):
-        covs = [pooled_covariance(part, index, penalty.group)[0] for part in clouds]
-    cov = torch.stack(covs) if penalty.per_layer else covs[0]
-    return torch.lerp(penalty.cov_ref, cov.to(penalty.cov_ref), penalty.average)
 
 # %% ../../nbs/penalties/00_regularizers.ipynb #ed264b70
 class IStar(ScorePenalty):
@@ -394,8 +393,10 @@ class IStar(ScorePenalty):
 
     def check_reference(self, cov_ref:Tensor)->Tensor:
         "`cov_ref`, or an error if it is no covariance or stack of them."
-        if isinstance(cov_ref, np.ndarray): cov_ref = from_numpy(cov_ref, "cov_ref")
-        for cov in cov_ref if self.per_layer else [cov_ref]: check_covariance(cov, name="cov_ref")
+        if isinstance(cov_ref, np.ndarray):
+            cov_ref = from_numpy(cov_ref, "cov_ref")
+        for cov in cov_ref if self.per_layer else [cov_ref]:
+            check_covariance(cov, name="cov_ref")
         return cov_ref.detach()
 
     def with_numbers(self)->list[Reference]:
@@ -410,7 +411,8 @@ class IStar(ScorePenalty):
         if self.needs_reference and self.cov_ref is None:
             raise ValueError(f"`cov_ref` is missing: with zeta={self.zeta} "
                              "call `collect` with states of training data first")
-        if not self.needs_reference: return [None]*len(parts)
+        if not self.needs_reference:
+            return [None]*len(parts)
         if self.per_layer and len(self.cov_ref) != len(parts):
             raise ValueError(f"`cov_ref` has {len(self.cov_ref)} covariances, and {len(parts)} layers are scored")
         return self.with_numbers()
@@ -426,11 +428,17 @@ class IStar(ScorePenalty):
             raise ValueError(f"`layers` have different dimensions {sorted(widths)}, and no stack of Σ_S: choose others")
         self.cov_ref = self.check_reference(torch.stack(covs) if self.per_layer else covs[0])
 
+    def move(self, covs:Sequence[Tensor])->None: # (d, d) of every score, of the global batch
+        "Take (1 - average) Σ_S + average Σ_X as the reference."
+        cov = torch.stack([*covs]) if self.per_layer else covs[0]
+        self.cov_ref = torch.lerp(self.cov_ref, cov.to(self.cov_ref), self.average)
+
     def _apply(self, fn, recurse:bool=True)->"IStar":
         "Move as any module does; `half()` and the like leave Σ_S as precise as it is."
         before = self.cov_ref
         super()._apply(fn, recurse)
-        if before is not None and self.cov_ref.itemsize < before.itemsize: self.cov_ref = before.to(self.cov_ref.device)
+        if before is not None and self.cov_ref.itemsize < before.itemsize:
+            self.cov_ref = before.to(self.cov_ref.device)
         return self
 
     def _load_from_state_dict(self, state:dict, prefix:str, *args)->None:
@@ -450,9 +458,14 @@ class IStar(ScorePenalty):
         scores, facts = zip(*[_pooled_score(states, cov, zeta, part, self.tokens, self.group)
                               for part, cov, zeta in zip(parts, covs, zetas)])
         rows = torch.stack([*seen, *facts]).tolist()
-        for row in rows[:len(seen)]: check_sentences(row, scores[0].dtype)
-        for row in rows[len(seen):]: check_facts(row, scores[0].dtype)
-        if self.training and self.average is not None: self.cov_ref = _moved(self, states, parts)
+        for row in rows[:len(seen)]:
+            check_sentences(row, scores[0].dtype)
+        for row in rows[len(seen):]:
+            check_facts(row, scores[0].dtype)
+        if self.training and self.average is not None:
+            index = states.index(self.tokens)
+            with torch.no_grad(), torch.autocast(states.device.type, enabled=False):
+                self.move([pooled_covariance(states.clouds(part), index, self.group)[0] for part in parts])
         return torch.stack(scores)
 
 # %% ../../nbs/penalties/00_regularizers.ipynb #53cd1256
@@ -462,5 +475,6 @@ class UnbiasedIStar(ScorePenalty):
         "The unbiased score of every part; they are checked together."
         sentences = states.sentences(self.tokens)
         scores, facts = zip(*[PooledUnbiasedScore.apply(sentences, self.group, *states.clouds(part)) for part in parts])
-        for row in torch.stack(facts).tolist(): check_sentences(row, scores[0].dtype)
+        for row in torch.stack(facts).tolist():
+            check_sentences(row, scores[0].dtype)
         return torch.stack(scores)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SELECTIONS', 'label_faults', 'EdgeLengths', 'edge_lengths', 'h0_bars', 'barcode', 'persistent_entropy', 'totals',
-           'features_of', 'select_bars', 'EntropyRegularizer']
+           'features_of', 'select_bars', 'entropy_penalty', 'EntropyRegularizer']
 
 # %% ../../nbs/penalties/02_topology.ipynb #b690d056
 import math
@@ -84,20 +84,6 @@ def h0_bars(
     x, scale = _scaled(x)
     return edge_lengths(x, spanning_forest(x, scale), scale)
 
-# %% ../../nbs/penalties/02_topology.ipynb #a1b0f002
-def _hole_edges(
-    x:Tensor,            # (n, d) points
-    scale:Tensor|float,  # what differences are divided by on the way
-    maxdim:int,          # largest dimension of a hole
-)->list[np.ndarray]:     # (m, 2, 2) int64 for dimensions 1 to `maxdim`: the edges of births and deaths
-    "The pairs of points whose distances are the ends of ripser's bars."
-    from ripser import ripser
-    if len(x) < 4: return maxdim*[np.empty((0, 2, 2), np.int64)]    # a loop takes four points
-    lengths = pdist((x.detach().double()/scale).cpu().numpy()).astype(np.float32)
-    diagrams = ripser(squareform(lengths), distance_matrix=True, maxdim=maxdim)["dgms"][1:]
-    pairs, order = np.stack(np.triu_indices(len(x), 1), 1), lengths.argsort(kind="stable")
-    return [pairs[order[np.searchsorted(lengths[order], ends.astype(np.float32))]] for ends in diagrams]
-
 # %% ../../nbs/penalties/02_topology.ipynb #a1b0f003
 def barcode(
     x:Tensor|np.ndarray, # (n, d) floating point, n ≥ 1, d ≥ 1; one point a row, on any device
@@ -107,20 +93,33 @@ def barcode(
     maxdim = check_number("maxdim", maxdim, "[0, inf)", whole=True)
     x, scale = _scaled(x)
     components = edge_lengths(x, spanning_forest(x, scale), scale)
-    holes = [torch.from_numpy(edges).to(x.device) for edges in _hole_edges(x, scale, maxdim)] if maxdim else []
-    return [torch.stack([torch.zeros_like(components), components], 1),
-            *(edge_lengths(x, edges.flatten(0, 1), scale).view(-1, 2) for edges in holes)]
+    found = [torch.stack([torch.zeros_like(components), components], 1)]
+    if maxdim == 0:
+        return found
+    from ripser import ripser
+    lengths = pdist((x.detach().double()/scale).cpu().numpy()).astype(np.float32)
+    diagrams = maxdim*[np.empty((0, 2))]    # a loop takes four points
+    if len(x) >= 4:
+        diagrams = ripser(squareform(lengths), distance_matrix=True, maxdim=maxdim)["dgms"][1:]
+    pairs, order = np.stack(np.triu_indices(len(x), 1), 1), lengths.argsort(kind="stable")
+    for ends in diagrams:    # the pairs of points whose distances are the ends of ripser's bars
+        edges = pairs[order[np.searchsorted(lengths[order], ends.astype(np.float32))]]
+        found.append(edge_lengths(x, torch.from_numpy(edges).to(x.device).flatten(0, 1), scale).view(-1, 2))
+    return found
 
 # %% ../../nbs/penalties/02_topology.ipynb #302418c0
 def _check_bars(
     bars:Tensor|np.ndarray, # value to check
 )->tuple[Tensor,float]:     # (m,) in the working dtype; the shortest
     "`bars` as a tensor, or an error if they are no lengths."
-    if isinstance(bars, np.ndarray): bars = from_numpy(bars, "bars")
+    if isinstance(bars, np.ndarray):
+        bars = from_numpy(bars, "bars")
     check_tensor(bars, "bars")
-    if bars.ndim != 1: raise ValueError(f"`bars` must be (m,) lengths, but has shape {tuple(bars.shape)}")
+    if bars.ndim != 1:
+        raise ValueError(f"`bars` must be (m,) lengths, but has shape {tuple(bars.shape)}")
     low, high = (value.item() for value in bars.detach().aminmax()) if len(bars) else (0., 0.)
-    if not 0 <= low <= high < math.inf: raise ValueError("`bars` must be finite and not negative")
+    if not 0 <= low <= high < math.inf:
+        raise ValueError("`bars` must be finite and not negative")
     return bars.to(working_dtype(bars)), low
 
 # %% ../../nbs/penalties/02_topology.ipynb #c377c962
@@ -129,7 +128,8 @@ def _entropy_of(
     count:int=1, # the entropy is divided by ln `count` if that is not 0
 )->Tensor:       # (); differentiable; 0 for fewer than two bars
     "Persistent entropy without checks."
-    if len(bars): bars = bars/bars.detach().amax()    # so that the sum does not overflow
+    if len(bars):
+        bars = bars/bars.detach().amax()    # so that the sum does not overflow
     entropy = torch.special.entr(bars/bars.sum()).sum()
     return entropy/math.log(count) if count > 1 else entropy
 
@@ -169,7 +169,8 @@ def _count_features(
     selection:str, # "atienza" or "released"
 )->int:            # how many of them, from the first, are features
     "The length of the selected head of a barcode."
-    if len(s) <= 3 or s[-1] == s[0]: return len(s)
+    if len(s) <= 3 or s[-1] == s[0]:
+        return len(s)
     s, released = s/s[0], selection == "released"
     m = np.append(s[1:], s[0])
     while True:
@@ -177,8 +178,10 @@ def _count_features(
         last = count-3 if released else count-1
         rises = np.flatnonzero(c[1:last+1] > c[:last])
         i, most = rises[0]+1 if len(rises) else last, _most_features(s[-1], count)
-        if released and most >= i: return i+1
-        if not released and (i <= most or i+1 >= count): return i
+        if released and most >= i:
+            return i+1
+        if not released and (i <= most or i+1 >= count):
+            return i
         m = np.concatenate([m[:i if released else i-1], m[-2:]])
 
 # %% ../../nbs/penalties/02_topology.ipynb #92de4e3d
@@ -212,7 +215,8 @@ def select_bars(
     selection:str="atienza", # "atienza", "released" (as the paper's code), or "none" for all bars above zero
 )->Tensor:                   # (k,) the features, longest first; differentiable in `bars`
     "The bars that are topological features (*Shrink the longest*, Section 3)."
-    if selection not in SELECTIONS: raise ValueError(f"`selection` must be one of {SELECTIONS}, not {selection!r}")
+    if selection not in SELECTIONS:
+        raise ValueError(f"`selection` must be one of {SELECTIONS}, not {selection!r}")
     return _split_bars(_check_bars(bars)[0], selection)[0]
 
 # %% ../../nbs/penalties/02_topology.ipynb #1669c9b0
@@ -256,14 +260,11 @@ label_faults = ("", "`labels` are missing: the penalty is computed class by clas
 
 def _label_fault(labels:Tensor|None, n:int)->int: # index into `label_faults`
     "What is wrong with the labels of `n` points."
-    if labels is None: return 1
-    if not isinstance(labels, Tensor) or labels.ndim != 1 or labels.is_floating_point(): return 2
+    if labels is None:
+        return 1
+    if not isinstance(labels, Tensor) or labels.ndim != 1 or labels.is_floating_point():
+        return 2
     return 0 if len(labels) == n else 3
-
-def _joined_labels(labels:Sequence)->Tensor|None: # (n,) of all, or the first that `_label_fault` has a word for
-    "The labels of several micro-batches as those of one batch."
-    faulty = [each for each in labels if not isinstance(each, Tensor) or each.ndim != 1]
-    return faulty[0] if faulty else torch.cat(list(labels))
 
 # %% ../../nbs/penalties/02_topology.ipynb #ae186a97
 def _global_batch(
@@ -278,11 +279,33 @@ def _global_batch(
     if group is not None:
         header = each_process(torch.tensor([len(x), fault], device=x.device), group).tolist()
         counts, fault = [n for n, _ in header], max(code for _, code in header)
-    if fault: raise ValueError(label_faults[fault])
-    if group is None or max(counts) == 0: return x, labels if by_class else None
+    if fault:
+        raise ValueError(label_faults[fault])
+    if group is None or max(counts) == 0:
+        return x, labels if by_class else None
     parts = gathered(x, counts, group)
     parts[process_rank(group)] = x.detach() + len(parts)*(x - x.detach())
     return torch.cat(parts), torch.cat(gathered(labels.to(x.device).long(), counts, group)) if by_class else None
+
+# %% ../../nbs/penalties/02_topology.ipynb #d2fe30f3
+def entropy_penalty(
+    x:Tensor,                        # (n, d) points
+    labels:Tensor|None=None,         # (n,) integers; needed unless `by_class` is False
+    selection:str="atienza",         # which bars count as features; see `select_bars`
+    by_class:bool=True,              # sum over classes, as the paper does; False: one barcode of all points
+    normalize:bool=False,            # divide each entropy by the logarithm of the number of its bars
+    maxdim:int=0,                    # largest dimension of the barcode; 1 counts loops
+    noise:float=0.,                  # ≥ 0, weight of the mean length of bars not selected
+    group:"dist.ProcessGroup|None"=None, # processes whose points count as one batch; None for this one alone
+)->Tensor:                           # () ≤ 0 without `noise`; differentiable
+    "Minus the persistent entropies of the classes, summed (*Shrink the longest*, Section 4)."
+    x, labels = _global_batch(x, labels, group, by_class)
+    features, others = _class_bars(x, labels, selection)
+    if maxdim:
+        holes, noises = _hole_bars(x, labels, selection, maxdim)
+        features, others = features + holes, others + noises
+    value = -torch.stack([_entropy_of(bars, len(bars) if normalize else 1) for bars in features]).sum()
+    return value - noise*sum(bars.mean() for bars in others if len(bars)) if noise else value
 
 # %% ../../nbs/penalties/02_topology.ipynb #eb762f36
 class EntropyRegularizer(UpdateRegularizer):
@@ -300,7 +323,8 @@ class EntropyRegularizer(UpdateRegularizer):
         noise:float=0.,          # ≥ 0, weight of the mean length of bars not selected; 0.05 in the released notebook
     ):
         super().__init__()
-        if selection not in SELECTIONS: raise ValueError(f"`selection` must be one of {SELECTIONS}, not {selection!r}")
+        if selection not in SELECTIONS:
+            raise ValueError(f"`selection` must be one of {SELECTIONS}, not {selection!r}")
         maxdim, noise = check_number("maxdim", maxdim, "[0, inf)", whole=True), check_number("noise", noise, "[0, inf)")
         if noise and selection == "none":
             raise ValueError("`noise` weighs the bars that are not selected, and `selection` 'none' selects all")
@@ -315,18 +339,15 @@ class EntropyRegularizer(UpdateRegularizer):
 
     def of_points(self, clouds:list[Tensor], labels:Sequence)->Tensor: # () ≤ 0
         "-Σ_c H of the points of several micro-batches."
-        return self.penalty(*clouds, _joined_labels(labels) if self.by_class else None)
+        faulty = [each for each in labels if not isinstance(each, Tensor) or each.ndim != 1]    # see `_label_fault`
+        together = faulty[0] if faulty else torch.cat(list(labels))
+        return self.penalty(*clouds, together if self.by_class else None)
 
     def of_batch(self, states:HiddenStates, labels:Tensor|None=None)->Tensor: # () float32 ≤ 0
         "-Σ_c H of the batch."
         return self.penalty(*self.clouds(states), labels)
 
     def penalty(self, x:Tensor, labels:Tensor|None)->Tensor: # () ≤ 0, of all processes
-        "Minus the sum of the classes' entropies, and of their mean noise times its weight."
-        x, labels = _global_batch(x, labels, self.group, self.by_class)
-        features, noise = _class_bars(x, labels, self.selection)
-        if self.maxdim:
-            holes, others = _hole_bars(x, labels, self.selection, self.maxdim)
-            features, noise = features + holes, noise + others
-        value = -torch.stack([_entropy_of(bars, len(bars) if self.normalize else 1) for bars in features]).sum()
-        return value - self.noise*sum(bars.mean() for bars in noise if len(bars)) if self.noise else value
+        "The penalty of points."
+        return entropy_penalty(x, labels, self.selection, self.by_class, self.normalize, self.maxdim, self.noise,
+                               self.group)

@@ -93,9 +93,11 @@ def _host_tree(
     x:Tensor,        # (n, d) on the CPU, scaled to about 1
 )->np.ndarray:       # (n-1, 2) int64 edges
     "The minimum spanning tree of points on the CPU."
-    if len(x) <= few: return prim(exact_lengths(x))
+    if len(x) <= few:
+        return prim(exact_lengths(x))
     pairs = _possible_edges(*_half_squares(x - x.mean(0)))
-    if len(pairs) < len(x): return pairs
+    if len(pairs) < len(x):
+        return pairs
     return _tree_of(x, pairs) if len(pairs) < 16*len(x) else prim(exact_lengths(x))
 
 # %% ../../nbs/penalties/01_trees.ipynb #25239476
@@ -108,7 +110,8 @@ def boruvka(
     here, rounds = torch.arange(n, device=lengths.device), range((n-1).bit_length())
     number = torch.minimum(here[:, None], here)*n + torch.maximum(here[:, None], here)
     lengths = torch.maximum(lengths, lengths.T)
-    if groups is not None: lengths = lengths.masked_fill(groups[:, None] != groups, torch.inf)
+    if groups is not None:
+        lengths = lengths.masked_fill(groups[:, None] != groups, torch.inf)
     root, edge = here, here*(n+1)
     for _ in rounds:
         apart = lengths.masked_fill(root[:, None] == root, torch.inf)
@@ -119,7 +122,8 @@ def boruvka(
         other = torch.where((root == here) & shortest.isfinite(), torch.where(i == here, j, i), root)
         joins = (other != root) & ((other[other] != here) | (here > other))
         edge, root = torch.where(joins, chosen, edge), torch.where(joins, other, root)
-        for _ in rounds: root = root[root]
+        for _ in rounds:
+            root = root[root]
     return torch.stack([edge//n, edge % n], dim=1)
 
 # %% ../../nbs/penalties/01_trees.ipynb #a014f968
@@ -153,7 +157,8 @@ def rooted_forest(
     x = divided(x.detach().to(working_dtype(x)), scale)
     if x.device.type != "cpu":
         return boruvka(torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist"), groups)
-    if groups is None: return _rooted_tree(x)
+    if groups is None:
+        return _rooted_tree(x)
     parts = [(groups == g).nonzero().squeeze(1) for g in groups.unique()]
     return torch.cat([part[_rooted_tree(x[part])] for part in parts])
 
@@ -165,6 +170,7 @@ def spanning_forest(
 )->Tensor:                   # (n - number of groups, 2) int64 edges
     "The edges of the Euclidean minimum spanning tree of each group."
     edges = rooted_forest(x, scale, groups)
-    if groups is None and x.device.type == "cpu": return edges[1:]
+    if groups is None and x.device.type == "cpu":
+        return edges[1:]
     loop = edges[:, 0] == edges[:, 1]
     return edges[loop.int().argsort(stable=True)][:-1] if groups is None else edges[~loop]

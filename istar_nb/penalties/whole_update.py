@@ -24,20 +24,6 @@ from .baselines import LayerPenalty, MomentPenalty, unit_vectors
 from .regularizers import (IStar, PointUpdate, Pushed, Regularizer, UnbiasedIStar, UpdateRegularizer,
                                              check_regularizer, score_penalty)
 
-# %% ../../nbs/penalties/09_whole_update.ipynb #9b500023
-def _scored(penalty:IStar, sums:Tensor, products:Tensor, sentences)->tuple[Tensor,Tensor]: # (P, d+1), (P, d, d)
-    "1 - ι of every part, or its distance to the target, averaged; and the covariances."
-    total, count = sums[:, :-1], sums[:, -1:, None]
-    covs = (products - total[:, :, None]*total[:, None]/count)/(count - 1)
-    refs, scores = penalty.references([[]]*len(covs)), []
-    zetas = [penalty.zeta]*len(covs) if sentences is None else sentences.zetas(covs.detach(), refs)
-    for cov, ref, zeta in zip(covs, refs, zetas):
-        cov = cov if ref is None else torch.lerp(cov, ref.cov.to(cov), zeta)
-        scale = unit_of(peak(cov.detach())).to(cov)
-        ratio = (cov/scale).diagonal().sum()**2/(cov/scale).square().sum()
-        scores.append((ratio - 1)/(len(cov) - 1))
-    return score_penalty(torch.stack(scores), penalty.target).mean(), covs.detach()
-
 # %% ../../nbs/penalties/09_whole_update.ipynb #9b500025
 class _MomentUpdate:
     "The penalty of an update by the moments of its points, and what a micro-batch has of its gradient."
@@ -48,7 +34,8 @@ class _MomentUpdate:
 
     def clouds(self, states:HiddenStates)->list[list[Tensor]]: # (n, d) each, of every part
         "The points of a micro-batch."
-        if isinstance(self.penalty, LayerPenalty): return [[cloud] for cloud in self.penalty.clouds(states)]
+        if isinstance(self.penalty, LayerPenalty):
+            return [[cloud] for cloud in self.penalty.clouds(states)]
         return [[states.points(l, self.penalty.tokens) for l in part] for part in self.penalty.parts(states)]
 
     def begin(self, parts:list[list[Tensor]])->None:
@@ -58,7 +45,7 @@ class _MomentUpdate:
                  for part in parts]
         self.about = [mean.to(working_dtype(first)).nan_to_num() for mean in means]    # no point yet: the origin
         wide, needed = scalar_dtype(first), getattr(self.penalty, "products", True)
-        self.sums = first.new_zeros(len(parts), d+4, dtype=wide)    # Σy, n, how many are zero, not finite; and 0
+        self.sums = first.new_zeros(len(parts), d+3, dtype=wide)    # Σy, n, how many are zero, not finite
         self.products = first.new_zeros(len(parts), d, d, dtype=wide) if needed else None
 
     def see(self, states:HiddenStates, labels:Tensor|None=None)->None:
@@ -68,35 +55,36 @@ class _MomentUpdate:
             self.begin(parts)
         for i, part in enumerate(parts):
             for x in part:
-                self.add(i, x)
+                if self.directions:
+                    y, faults = unit_vectors(x)
+                    total, products = y.sum(0), self.products is not None and y.T @ y
+                else:
+                    y, bad = x.to(self.about[i].dtype), (~x.isfinite()).any(1).sum()
+                    (products, total, _), faults = scatter(y, self.about[i]), torch.stack([torch.zeros_like(bad), bad])
+                count = self.sums.new_full((1,), len(x))
+                self.sums[i] += torch.cat([total.to(self.sums), count, faults.to(self.sums)])
+                if self.products is not None:
+                    self.products[i] += products
         if self.sentences is not None:
             self.sentences.see(states)
-
-    def add(self, i:int, x:Tensor)->None: # (n, d)
-        "Add points to a part's sums."
-        if self.directions: y, faults = unit_vectors(x)
-        else: y, faults = x.to(self.about[i].dtype), torch.stack([x.new_zeros(()), (~x.isfinite()).any(1).sum()])
-        if self.directions or self.products is None: total, products = y.sum(0), self.products is not None and y.T @ y
-        else: products, total, _ = scatter(y, self.about[i])
-        self.sums[i] += torch.cat([total.to(self.sums), self.sums.new_full((1,), len(x)), faults.to(self.sums),
-                                   self.sums.new_zeros(1)])
-        if self.products is not None: self.products[i] += products
 
     def end(self)->Tensor: # () the penalty
         "Its value, and the derivatives in the sums."
         group = self.penalty.group
         if group is not None:
             for sums in (self.sums, self.products):
-                if sums is not None: dist.all_reduce(sums, group=group)
-        d = self.sums.shape[1] - 4
-        for count, zeros, bad, _ in self.sums[:, d:].tolist():
+                if sums is not None:
+                    dist.all_reduce(sums, group=group)
+        d = self.sums.shape[1] - 3
+        for count, zeros, bad in self.sums[:, d:].tolist():
             if self.directions:
                 self.penalty.check((count, zeros, bad))
             check_count(count)
             if bad:
                 raise ValueError("`states` has values that are not finite (NaN or infinity)")
         leaves = [self.sums[:, :d+1].clone().requires_grad_()]
-        if self.products is not None: leaves.append(self.products.requires_grad_())
+        if self.products is not None:
+            leaves.append(self.products.requires_grad_())
         value = self.value(*leaves)
         ds, *dQ = torch.autograd.grad(value, leaves)
         self.slopes = ds[:, :d], (dQ[0] + dQ[0].mT if dQ else None)
@@ -109,11 +97,18 @@ class _MomentUpdate:
         if isinstance(penalty, LayerPenalty):
             rest = [None]*len(sums) if products is None else products
             return torch.stack([penalty.of_moments(s[d], s[:d], Q) for s, Q in zip(sums, rest)]).mean()
-        value, covs = _scored(penalty, sums, products, self.sentences)
+        total, count = sums[:, :-1], sums[:, -1:, None]
+        covs = (products - total[:, :, None]*total[:, None]/count)/(count - 1)
+        refs, scores = penalty.references([[]]*len(covs)), []
+        zetas = [penalty.zeta]*len(covs) if self.sentences is None else self.sentences.zetas(covs.detach(), refs)
+        for cov, ref, zeta in zip(covs, refs, zetas):
+            cov = cov if ref is None else torch.lerp(cov, ref.cov.to(cov), zeta)
+            scale = unit_of(peak(cov.detach())).to(cov)
+            ratio = (cov/scale).diagonal().sum()**2/(cov/scale).square().sum()
+            scores.append((ratio - 1)/(len(cov) - 1))
         if penalty.training and penalty.average is not None:
-            cov = (covs if penalty.per_layer else covs[0]).to(penalty.cov_ref)
-            penalty.cov_ref = torch.lerp(penalty.cov_ref, cov, penalty.average)
-        return value
+            penalty.move(covs.detach())
+        return score_penalty(torch.stack(scores), penalty.target).mean()
 
     def share(self, states:HiddenStates, factor:float)->Tensor: # () 0 with gradient
         "Their gradient, times `factor`."
@@ -126,14 +121,15 @@ class _MomentUpdate:
         def make(y):
             centred = y.to(self.about[i].dtype) - self.about[i]
             slope_ = slope.to(centred).expand_as(centred)
-            if of_products is None: return [slope_.to(y.dtype)]
+            if of_products is None:
+                return [slope_.to(y.dtype)]
             return [torch.addmm(slope_, centred, (of_products[i]*factor).to(centred)).to(y.dtype)]
         return Pushed.apply(make, y)
 
 # %% ../../nbs/penalties/09_whole_update.ipynb #9b500032
 class _SentenceUpdate:
     "The penalty of an update by unbiased estimates from sums over its sentences."
-    def __init__(self, penalty:Regularizer): self.penalty, self.about, self.facts = penalty, None, 0.
+    def __init__(self, penalty:Regularizer): self.penalty, self.about = penalty, None
 
     def begin(self, states:HiddenStates, parts:list[list[int]])->None:
         "Fix the points about which sums are taken, their unit and the typical length."
@@ -150,18 +146,16 @@ class _SentenceUpdate:
     def see(self, states:HiddenStates, labels:Tensor|None=None)->None:
         "Add a micro-batch."
         parts = self.penalty.parts(states)
-        if self.about is None: self.begin(states, parts)
+        if self.about is None:
+            self.begin(states, parts)
         sentences = states.sentences(self.penalty.tokens)
-        for i, part in enumerate(parts): self.add(i, states.clouds(part), sentences)
-
-    def add(self, i:int, clouds:list[Tensor], sentences)->None:
-        "Add sentences to a part's sums: B, M, vectors, scalars and powers of lengths, and the largest |x|."
-        _, parts, scalars, spread = sums_about(clouds, sentences, *self.about[i])
-        sizes = torch.tensor(sentences.lengths, dtype=torch.float64)*len(clouds)
-        powers = torch.stack([(sizes**k).sum() for k in range(5)]).to(scalars)
-        sums = [part.to(scalars) for part in (*parts, scalars, powers)]
-        before, largest = self.parts[i] or ([torch.zeros_like(part) for part in sums], torch.zeros_like(spread))
-        self.parts[i] = [a + b for a, b in zip(before, sums)], torch.maximum(largest, spread)
+        for i, part in enumerate(parts):
+            _, found, scalars, spread = sums_about(states.clouds(part), sentences, *self.about[i])
+            sizes = torch.tensor(sentences.lengths, dtype=torch.float64)*len(part)
+            powers = torch.stack([(sizes**k).sum() for k in range(5)]).to(scalars)
+            sums = [each.to(scalars) for each in (*found, scalars, powers)]    # B, M, vectors, and numbers
+            before, largest = self.parts[i] or ([torch.zeros_like(each) for each in sums], torch.zeros_like(spread))
+            self.parts[i] = [a + b for a, b in zip(before, sums)], torch.maximum(largest, spread)
 
     def totals(self)->list[tuple[list[Tensor],Tensor]]: # (B, M, vectors, scalars), (4,) powers of each part
         "The sums of all processes, checked."

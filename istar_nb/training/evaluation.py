@@ -53,14 +53,16 @@ def read_states(
     "Every batch's states, of the model in eval mode, without gradients."
     with evaluating(model):
         for batch in batches:
-            with torch.no_grad(): found = forward(model, batch)
+            with torch.no_grad():
+                found = forward(model, batch)
             yield found    # outside `no_grad`: a generator that is left here would leave gradients off for everyone
 
 # %% ../../nbs/training/06_evaluation.ipynb #20e12262
 def pooled_moments(moments:list[Moments])->Moments:
     "The moments of several clouds together."
     total = Moments()
-    for m in moments: total.merge(m)
+    for m in moments:
+        total.merge(m)
     return total
 
 # %% ../../nbs/training/06_evaluation.ipynb #dc51a8b0
@@ -71,16 +73,20 @@ def _add_points(
     peaks = []
     for moments, x in pairs:
         moments.add(x)
-        if len(x): peaks.append(peak(x))
-    if peaks: check_finite(sum(host_numbers(*peaks)), "states")
+        if len(x):
+            peaks.append(peak(x))
+    if peaks:
+        check_finite(sum(host_numbers(*peaks)), "states")
 
 # %% ../../nbs/training/06_evaluation.ipynb #d11db309
 def defined(
     measure:Callable[[],Tensor], # computes one score or several
 )->float|list[float]|None:       # None where it has no value
     "A measure as plain numbers."
-    try: return measure().tolist()
-    except ValueError: return None
+    try:
+        return measure().tolist()
+    except ValueError:
+        return None
 
 # %% ../../nbs/training/06_evaluation.ipynb #87232f1b
 estimators = {True: "quadruples of sentences", False: "two halves"}    # what records call what `unbiased_of` does
@@ -99,8 +105,10 @@ class LayerMoments:
         "Take in a batch; all is checked together: the host waits for the device once."
         clouds = [states.points(l).float() for l in range(len(states.layers))]
         self.layers = self.layers or [Moments(x.shape[1]) for x in clouds]
-        if not len(clouds[-1]): return
-        for m, x in zip(self.layers, clouds): m.add(x)
+        if not len(clouds[-1]):
+            return
+        for m, x in zip(self.layers, clouds):
+            m.add(x)
         if len({m.d for m in self.layers[1:]}) > 1:    # layers of two widths have no union
             check_finite(sum(host_numbers(*map(peak, clouds))), "states")
             return
@@ -111,12 +119,14 @@ class LayerMoments:
         check_finite(sum(peaks), "states")
         lengths = (states.mask != 0).sum(1).cpu()
         keys = keys_of(np.array(sentences)).repeat_interleave(lengths).repeat(len(clouds) - 1)
-        if not self.union.d: self.union = no_halves(device if has_float64(device) else "cpu")
+        if not self.union.d:
+            self.union = no_halves(device if has_float64(device) else "cpu")
         self.union = take_in(self.union, points, index, keys, inverse_norms(points, index, norms, low, high))
 
     def all_reduce(self)->None:
         "Take in what the other processes have seen; each of them must have seen a batch."
-        for m in self.layers: m.all_reduce()
+        for m in self.layers:
+            m.all_reduce()
         self.union = over_processes(self.union)
 
     def unbiased(self)->dict:
@@ -134,7 +144,8 @@ class LayerMoments:
 # %% ../../nbs/training/06_evaluation.ipynb #8818a706
 def rounded(value, digits:int=6):
     "Plain numbers at the precision that a record keeps; None for what is undefined."
-    if isinstance(value, float): return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}") if math.isfinite(value) else None
     if isinstance(value, dict):
         return {k: rounded(v, 4 if k == "mean_activation" else digits) for k, v in value.items()}
     return [rounded(v, digits) for v in value] if isinstance(value, list) else value
@@ -167,7 +178,8 @@ def _head_scores(
 )->dict[str,float]:
     "The task's metrics."
     columns = list(zip(*outputs))
-    if task.kind == "span": return task_metrics(task, span_answers(features, rows, *columns), rows)
+    if task.kind == "span":
+        return task_metrics(task, span_answers(features, rows, *columns), rows)
     return task_metrics(task, torch.stack(columns[0]), [f["labels"] for f in features])
 
 # %% ../../nbs/training/06_evaluation.ipynb #826cf4eb
@@ -188,7 +200,8 @@ def _head_answers(
     last:bool,                        # whether this is the end of training
 )->dict:
     "How alike the answers to all rows are; at the end also the answers, and whether the run has collapsed."
-    if task.kind == "span": return {}
+    if task.kind == "span":
+        return {}
     values = torch.stack([value for value, in outputs]).float()
     if task.kind == "regression":
         answers = [v if task.decimals is None else round(v, task.decimals) for v in values.flatten().tolist()]
@@ -245,11 +258,13 @@ def _star_scores(
 )->dict[str,float|list|None]:     # `isoscore_star` and `isoscore_star_layers`; nothing without Σ_S and one ζ
     "IsoScore* with the ζ and the Σ_S of a penalty, pooled and of every layer."
     zeta, cov_ref = getattr(penalty, "zeta", "auto"), getattr(penalty, "cov_ref", None)
-    if penalty is None or cov_ref is None or zeta == "auto": return {}
+    if penalty is None or cov_ref is None or zeta == "auto":
+        return {}
     chosen = choose_layers(penalty.layers, len(layers))
     own = dict(zip(chosen, cov_ref)) if penalty.per_layer else dict.fromkeys(range(len(layers)), cov_ref)
     def star(moments, reference):
-        if reference is None: return None
+        if reference is None:
+            return None
         return defined(lambda: isoscore_from_cov(shrink(moments.covariance(), reference, zeta)))
     together = not penalty.per_layer and len({layers[l].d for l in chosen}) == 1
     pooled = star(pooled_moments([layers[l] for l in chosen]), cov_ref) if together else None
@@ -266,7 +281,8 @@ def _padding_geometry(setup, sentences:int=256)->dict[str,float|None]:
     for _, states in read_states(setup.bare, padded):
         clouds = zip(parts, (states, replace(states, mask=states.mask == 0)))
         _add_points((part, seen.points(l).float()) for part, seen in clouds for l in states.choose())
-    if setup.world > 1: parts = [part.all_reduce() for part in parts]
+    if setup.world > 1:
+        parts = [part.all_reduce() for part in parts]
     both, (_, padding) = pooled_moments(parts), parts
     within = sum(part.scatter.diagonal().sum().item() for part in parts if part.count)
     return dict(padding_share=padding.count/both.count,
@@ -280,7 +296,8 @@ def _sentences(
     rows:list[dict],     # that they were made from
 )->list[int]:            # of every feature, from 0
     "Which text every feature is of: its own row's, or for spans a passage that others may share."
-    if "example" not in features[0]: return list(range(len(features)))
+    if "example" not in features[0]:
+        return list(range(len(features)))
     passages = {}
     return [passages.setdefault(rows[f["example"]]["context"], len(passages)) for f in features]
 
@@ -297,7 +314,8 @@ def evaluate(
     shown = progress_bar(parts, f"epoch {epoch}: evaluation", setup.bars)
     found = Evaluation(task.kind, _sentences(features, data.validation))
     batches = (data.collate([features[i] for i in rows]) for rows in parts)
-    for rows, (out, states) in zip(shown, read_states(setup.bare, batches)): found.add(rows, out, states)
+    for rows, (out, states) in zip(shown, read_states(setup.bare, batches)):
+        found.add(rows, out, states)
     found.gather(setup)
     last, ends = epoch == setup.config.epochs, epoch in (0, setup.config.epochs)
     mean = dict(mean_activation=found.moments.layers[-1].mean.tolist()) if ends else {}
@@ -343,9 +361,12 @@ def padding_gradient(
     leaves = replace(states, layers=[layer.detach().requires_grad_() for layer in states.layers])
     real = defined(lambda: pooled_isoscore(states, group=all_processes()))
     setup.penalty.eval()    # a moving reference is not updated twice
-    try: gradients = torch.autograd.grad(setup.penalty(leaves), leaves.layers, allow_unused=True)
-    except TooFew: return dict(batch_isoscore_real=real, padding_gradient=None)
-    finally: setup.penalty.train()
+    try:
+        gradients = torch.autograd.grad(setup.penalty(leaves), leaves.layers, allow_unused=True)
+    except TooFew:
+        return dict(batch_isoscore_real=real, padding_gradient=None)
+    finally:
+        setup.penalty.train()
     squares = sum(g.float().square().sum(-1) for g in gradients if g is not None)
     sums = torch.stack([squares[states.mask == 0].sum(), squares.sum()])
     on_padding, everywhere = setup.accelerator.reduce(sums, "sum").tolist()

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['packed_file', 'Kind', 'remedy', 'finite', 'Recorded', 'RunRecord', 'environment', 'record_path', 'save_record',
            'record_json', 'record_texts', 'pack_records', 'find_record', 'save_failed', 'failed_record', 'answers_of',
-           'iterate_records', 'other_origin', 'check_origin', 'data_sha256', 'folder_hashes', 'model_hashes', 'origin',
-           'made_before', 'keep_record']
+           'iterate_records', 'other_origin', 'data_sha256', 'folder_hashes', 'model_hashes', 'origin', 'made_before',
+           'keep_record']
 
 # %% ../../nbs/training/03_records.ipynb #1c38702e
 import json
@@ -32,8 +32,10 @@ from ..text.tasks import TASKS, load_task, one_answer
 # %% ../../nbs/training/03_records.ipynb #c95a051a
 def finite(value):
     "`value` with every NaN and infinity in it replaced by None."
-    if isinstance(value, float): return value if math.isfinite(value) else None
-    if isinstance(value, dict): return {k: finite(v) for k, v in value.items()}
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {k: finite(v) for k, v in value.items()}
     return [finite(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
@@ -53,7 +55,8 @@ class Recorded:
     describes: ClassVar[type]    # class of the configuration
 
     def __post_init__(self):
-        for f in fields(self): check_type(f.name, getattr(self, f.name), f.type)
+        for f in fields(self):
+            check_type(f.name, getattr(self, f.name), f.type)
 
     @property
     def same(self)->dict:
@@ -63,9 +66,12 @@ class Recorded:
     @classmethod
     def from_json(cls, text:str)->Self:
         "A record from its JSON; an error says what is wrong with one that is none."
-        try: values = json.loads(text)
-        except RecursionError: raise ValueError("a record must not be nested as deeply as this text is") from None
-        if not isinstance(values, dict): raise ValueError("a record must be a JSON object")
+        try:
+            values = json.loads(text)
+        except RecursionError:
+            raise ValueError("a record must not be nested as deeply as this text is") from None
+        if not isinstance(values, dict):
+            raise ValueError("a record must be a JSON object")
         if values.get("schema") != schema:    # before the fields, which differ between schemas
             raise ValueError(f"the record has schema {values.get('schema')}, and {schema} is read")
         if unknown := sorted(set(values) - {f.name for f in fields(cls)}):
@@ -74,7 +80,8 @@ class Recorded:
         remember_method(record.config.get("method"))    # of another version, or of a changed copy
         if cls.describes.from_dict(record.config).id != record.id:
             raise ValueError(f"the record's id {record.id!r} does not belong to its configuration")
-        for name in cls.describes.retired: record.config.pop(name, None)    # at their old defaults they say nothing
+        for name in cls.describes.retired:
+            record.config.pop(name, None)    # at their old defaults they say nothing
         return record
 
     def to_json(self)->str:
@@ -117,20 +124,15 @@ def _git_commit()->str|None: # hash, with "+" when the checkout has changes; Non
     package = Path(istar_nb.__file__)
     def git(*args):
         done = subprocess.run(["git", "-C", str(package.parent), *args], capture_output=True, text=True, timeout=10)
-        if done.returncode: raise OSError(done.stderr)
+        if done.returncode:
+            raise OSError(done.stderr)
         return done.stdout.strip()
     try:
-        if git("ls-files", package.name) == "": return None
+        if git("ls-files", package.name) == "":
+            return None
         return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.SubprocessError): return None
-
-# %% ../../nbs/training/03_records.ipynb #7f677358
-def _processor()->str: # such as "AMD EPYC 7763"
-    "The processor's name."
-    try: lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError: lines = []
-    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 # %% ../../nbs/training/03_records.ipynb #304b8112
 def environment()->dict:
@@ -139,10 +141,16 @@ def environment()->dict:
 
     from istar_nb.base.modes import available_accelerators
     from istar_nb.base.processes import all_processes, process_count
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))    # "AMD EPYC 7763"
+    processor = next(names, platform.processor() or platform.machine())
     gpus = [getattr(getattr(torch, device.type), "get_device_name", str)(device) for device in available_accelerators()]
     versions = {name: version(name) for name in ("istar_nb", "torch", "transformers", "accelerate", "numpy")}
     return dict(versions=versions, python=platform.python_version(), commit=_git_commit(), system=platform.system(),
-                processor=_processor(), threads=torch.get_num_threads(), gpus=gpus,
+                processor=processor, threads=torch.get_num_threads(), gpus=gpus,
                 processes=process_count(all_processes()))
 
 # %% ../../nbs/training/03_records.ipynb #7db3777e
@@ -182,9 +190,12 @@ def _unpacked(content:bytes, ids:Collection[str]|None=None)->dict[str,str]:
 def _packed(fs, folder:str, ids:Collection[str]|None=None)->dict[str,str]:
     "The packed records of a store's folder; none where nothing is packed."
     path = f"{folder.rstrip('/')}/{packed_file}"
-    try: return _unpacked(fs.cat_file(path), ids)
-    except FileNotFoundError: return {}
-    except ValueError as e: raise ValueError(f"{path} holds no packed records: {e}") from e
+    try:
+        return _unpacked(fs.cat_file(path), ids)
+    except FileNotFoundError:
+        return {}
+    except ValueError as e:
+        raise ValueError(f"{path} holds no packed records: {e}") from e
 
 
 def record_json(
@@ -206,17 +217,23 @@ def record_texts(
     files = {Path(path).stem: path for path in json_files(fs, folder)}
     packed = _packed(fs, folder, ids)
     for name in sorted(files.keys() | packed):
-        if ids is not None and name not in ids: continue
+        if ids is not None and name not in ids:
+            continue
         text = read_text(fs, files[name]) if name in files else None
-        if text is None: text = packed.get(name)
-        if text is not None: yield name, text
+        if text is None:
+            text = packed.get(name)
+        if text is not None:
+            yield name, text
 
 # %% ../../nbs/training/03_records.ipynb #aa048414
 def _fields_of(name:str, text:str)->dict|None: # None for a file that is no record, or was edited by hand
     "The fields of a record's file."
-    try: values = json.loads(text)
-    except (ValueError, RecursionError): return None
-    if not isinstance(values, dict) or values.get("id") != name: return None
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(values, dict) or values.get("id") != name:
+        return None
     return values if text == _object({key: _lines(value) for key, value in values.items()}) else None
 
 
@@ -225,7 +242,8 @@ def _column(name:str, rows:Sequence[dict])->tuple: # its description, and what i
     import pyarrow as pa
     kinds = {type(row.get(name)) for row in rows if row.get(name, "") is not None}
     plain = {str: pa.string(), int: pa.int64(), float: pa.float64()}.get(*kinds) if len(kinds) == 1 else None
-    if plain and all(name in row for row in rows): return pa.field(name, plain), [row[name] for row in rows]
+    if plain and all(name in row for row in rows):
+        return pa.field(name, plain), [row[name] for row in rows]
     texts = [_lines(row[name]) if name in row else None for row in rows]
     return pa.field(name, pa.string(), metadata=dict(format="json")), texts
 
@@ -238,7 +256,8 @@ def pack_records(
     from pyarrow.parquet import write_table
     fs, folder = open_root(root)
     found = {name: (text, fields) for name, text in record_texts(root) if (fields := _fields_of(name, text))}
-    if not found: return 0
+    if not found:
+        return 0
     rows = [fields for _, fields in found.values()]
     names = dict.fromkeys([*max(rows, key=len), *(name for row in rows for name in row)])
     described, columns = zip(*(_column(name, rows) for name in names))
@@ -250,7 +269,8 @@ def pack_records(
         raise ValueError(f"the records of {root} cannot be packed together: their fields differ in order")
     write_whole(fs, f"{folder.rstrip('/')}/{packed_file}", content)
     for name, (text, _) in found.items():
-        if read_text(fs, path := record_path(root, name)) == text: fs.rm_file(path)
+        if read_text(fs, path := record_path(root, name)) == text:
+            fs.rm_file(path)
     return len(found)
 
 # %% ../../nbs/training/03_records.ipynb #e11041ec
@@ -261,8 +281,10 @@ def find_record(
 )->RunRecord|None: # None when there is none
     "The record of a run."
     text = record_json(root, run_id)
-    try: return None if text is None else kind.from_json(text)
-    except (ValueError, TypeError) as e: raise ValueError(f"{record_path(root, run_id)} is no record: {e}") from e
+    try:
+        return None if text is None else kind.from_json(text)
+    except (ValueError, TypeError) as e:
+        raise ValueError(f"{record_path(root, run_id)} is no record: {e}") from e
 
 # %% ../../nbs/training/03_records.ipynb #712c5596
 def save_failed(
@@ -270,9 +292,12 @@ def save_failed(
     root:str|Path,    # folder or fsspec URL of the store
 )->None:
     "Write the record of a failure, but not over the record of a finished run, nor over a file that is no record."
-    try: found = find_record(root, record.id, type(record))
-    except (ValueError, TypeError): return
-    if found is None or found.status != "done": save_record(record, root)
+    try:
+        found = find_record(root, record.id, type(record))
+    except (ValueError, TypeError):
+        return
+    if found is None or found.status != "done":
+        save_record(record, root)
 
 # %% ../../nbs/training/03_records.ipynb #c5d20f02
 _memory_advice = ("\nThe run was out of memory. Less is needed with a smaller batch_size and a larger accumulate, "
@@ -298,7 +323,8 @@ def answers_of(
 )->np.ndarray|None:    # (rows,) int64 classes, or float64 values; None for an older record
     "The answers of a run to all validation rows."
     kept = record.epochs[-1].get("predictions") if record.epochs else None
-    if kept is None: return None
+    if kept is None:
+        return None
     return np.array(kept if isinstance(kept, list) else list(map(int, kept)))
 
 # %% ../../nbs/training/03_records.ipynb #5eb04206
@@ -313,9 +339,12 @@ def iterate_records(
     for name, text in record_texts(root, ids):
         try:
             record = kind.from_json(text)
-            if record.id != name: raise ValueError(f"it is a copy of {record.id}.json")
-        except (ValueError, TypeError) as e: warnings.warn(f"{name}.json is skipped: {e}", stacklevel=2)
-        else: yield record
+            if record.id != name:
+                raise ValueError(f"it is a copy of {record.id}.json")
+        except (ValueError, TypeError) as e:
+            warnings.warn(f"{name}.json is skipped: {e}", stacklevel=2)
+        else:
+            yield record
 
 # %% ../../nbs/training/03_records.ipynb #60f6b131
 _origins = dict(sha256="data", model_sha256="weights of the model", texts_sha256="texts",
@@ -332,12 +361,6 @@ def other_origin(
     both = [(words, data.get(name), now.get(name)) for name, words in _origins.items()]
     return " and ".join(f"other {words} (sha256 {a[:12]}, now {b[:12]})" for words, a, b in both if a and b and a != b)
 
-# %% ../../nbs/training/03_records.ipynb #bb283747
-def check_origin(record:RunRecord, now:dict, root:str|Path)->None:
-    "An error if a record was made from something else than would be used today."
-    if other := other_origin(record.data, now):
-        raise ValueError(f"run {record.id} in {root} was made from {other}: {remedy}")
-
 # %% ../../nbs/training/03_records.ipynb #d159e0ce
 @lru_cache(64)
 def _hash_of_rows(task:str, folder:str|None, hub:bool, stamps:tuple)->str: # 64 hexadecimal digits
@@ -352,26 +375,22 @@ def data_sha256(
 )->str|None:                     # 64 hexadecimal digits; None where the data is not at hand
     "Content hash of a task's rows as they are now, which are read again only if their files have changed."
     folder, task = data_dir or os.environ.get("ISTAR_DATA"), TASKS.get(name)
-    if task is None: return None
+    if task is None:
+        return None
     splits = ("train", "validation") if folder and not task.make else ()
     try:
         stats = [(local_path(folder)/task.path/f"{split}.jsonl.gz").stat() for split in splits]
         return _hash_of_rows(name, folder and str(folder), hub,
                              tuple((stat.st_size, stat.st_mtime_ns) for stat in stats))
-    except (ValueError, OSError, ImportError): return None
-
-# %% ../../nbs/training/03_records.ipynb #b4d0ba00
-def _rows_sha256(config:RunConfig, data_dir:str|Path|None, hub:bool)->str|None:
-    "Content hash of the rows that a run would train on today."
-    if config.train is None: return data_sha256(config.task, data_dir, hub)
-    try: return load_task(task_of(config)).sha256
-    except (ValueError, OSError): return None
+    except (ValueError, OSError, ImportError):
+        return None
 
 # %% ../../nbs/training/03_records.ipynb #799474c4
 def _folders_of(name:str)->list[Path]: # one, or two where the encoder has its own; an error where there is none
     "Where the files of a model are; nothing is downloaded."
     from istar_nb.text.encoders import local_source, weights_folder, without_revision
-    if name.startswith("tiny-"): return []
+    if name.startswith("tiny-"):
+        return []
     place, revision = without_revision(name)
     source = local_source(place)
     if not Path(source).is_dir():
@@ -380,13 +399,6 @@ def _folders_of(name:str)->list[Path]: # one, or two where the encoder has its o
         source = str(Path(found).parent)
     return list(dict.fromkeys((Path(source), Path(weights_folder(source)))))
 
-
-def _settings_of(folder:Path)->list[Path]:
-    "The files that say how a model computes and how it reads text."
-    own = [folder/name for name in ("config.json", "isolayer.json", "tokenizer_config.json", "tokenizer.json")]
-    older = () if own[-1].is_file() else ("vocab.*", "merges.txt", "*.model")    # of what `tokenizer.json` contains
-    return [*filter(Path.is_file, own), *(file for pattern in older for file in sorted(folder.glob(pattern)))]
-
 # %% ../../nbs/training/03_records.ipynb #7994b4c5
 def folder_hashes(
     folders:Sequence[Path], # of one model
@@ -394,9 +406,12 @@ def folder_hashes(
 )->dict[str,str|None]:      # 64 hexadecimal digits each; None where there is no file
     "Hashes of a model's weights, and of its configuration and tokenizer, as they are now, by their names in a record."
     weights = [file for folder in folders for file in sorted(folder.glob("*.safetensors"))]
-    settings = [file for folder in folders for file in _settings_of(folder)]
-    found = [(f"{prefix or 'model_'}sha256", weights), (f"{prefix}settings_sha256", settings)]
-    return {key: files_sha256(files) for key, files in found}
+    settings = []    # how it computes, and how it reads text
+    for folder in folders:
+        own = [folder/name for name in ("config.json", "isolayer.json", "tokenizer_config.json", "tokenizer.json")]
+        older = () if own[-1].is_file() else ("vocab.*", "merges.txt", "*.model")    # of what `tokenizer.json` contains
+        settings += [*filter(Path.is_file, own), *(file for pattern in older for file in sorted(folder.glob(pattern)))]
+    return {f"{prefix or 'model_'}sha256": files_sha256(weights), f"{prefix}settings_sha256": files_sha256(settings)}
 
 
 def model_hashes(
@@ -404,29 +419,40 @@ def model_hashes(
     prefix:str="", # of the names
 )->dict[str,str|None]: # of `folder_hashes`; None for a model without files, or whose files are not at hand
     "The hashes of a model that has a name."
-    try: return folder_hashes(_folders_of(name), prefix)
-    except (ValueError, OSError, ImportError): return folder_hashes([], prefix)
+    try:
+        return folder_hashes(_folders_of(name), prefix)
+    except (ValueError, OSError, ImportError):
+        return folder_hashes([], prefix)
 
 # %% ../../nbs/training/03_records.ipynb #df77dce4
 def origin(config:RunConfig, data_dir:str|Path|None=None, hub:bool=False)->dict[str,str|None]:
     "The hashes of what a run would be made from today, by their names in a record."
-    return dict(sha256=_rows_sha256(config, data_dir, hub), **model_hashes(config.model))
+    if config.train is None:
+        rows = data_sha256(config.task, data_dir, hub)
+    else:
+        try:
+            rows = load_task(task_of(config)).sha256
+        except (ValueError, OSError):
+            rows = None
+    return dict(sha256=rows, **model_hashes(config.model))
 
 # %% ../../nbs/training/03_records.ipynb #7aaec3aa
 def made_before(config:Described, root:str|Path, data_dir:str|Path|None=None, hub:bool=False, remake:bool=False,
                 kind:type=RunRecord, origin:Callable=origin)->Recorded|None:
     "The record of a finished run; an error, or with `remake` nothing, if it was made from other data or weights."
     record = find_record(root, config.id, kind)
-    if record is None or record.status != "done": return None
-    now = origin(config, data_dir, hub)
-    if remake and other_origin(record.data, now): return None
-    check_origin(record, now, root)
-    return record
+    if record is None or record.status != "done":
+        return None
+    other = other_origin(record.data, origin(config, data_dir, hub))
+    if other and not remake:
+        raise ValueError(f"run {record.id} in {root} was made from {other}: {remedy}")
+    return None if other else record
 
 # %% ../../nbs/training/03_records.ipynb #eaf5a753
 def keep_record(record:Recorded, root:str|Path)->Recorded: # the one in the store
     "Write a record, unless the same run was finished before from the same data and weights."
     before = find_record(root, record.id, type(record))
-    if before is not None and before.status == "done" and not other_origin(before.data, record.data): return before
+    if before is not None and before.status == "done" and not other_origin(before.data, record.data):
+        return before
     save_record(record, root)
     return record

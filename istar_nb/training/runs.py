@@ -377,16 +377,20 @@ def allowed(wanted)->tuple[list, list]: # strings of its Literals, other types
 # %% ../../nbs/training/02_runs.ipynb #e68df8d2
 def fits(value, kind)->bool:
     "Whether a value is of a plain type; True and False are no numbers."
-    if get_origin(kind) is tuple: return isinstance(value, tuple) and all(fits(v, int) for v in value)
-    if get_origin(kind) is list: return isinstance(value, list) and all(isinstance(v, dict) for v in value)
-    if isinstance(value, bool): return kind is bool
+    if get_origin(kind) is tuple:
+        return isinstance(value, tuple) and all(fits(v, int) for v in value)
+    if get_origin(kind) is list:
+        return isinstance(value, list) and all(isinstance(v, dict) for v in value)
+    if isinstance(value, bool):
+        return kind is bool
     return isinstance(value, (int, float) if kind is float else kind)
 
 # %% ../../nbs/training/02_runs.ipynb #ff74361e
 def check_type(name:str, value, wanted)->None:
     "An error that names the field if `value` is not of the annotated type; NaN and infinity are none."
     choices, kinds = allowed(wanted)
-    if isinstance(value, str) and value in choices: return
+    if isinstance(value, str) and value in choices:
+        return
     if any(fits(value, kind) for kind in kinds):
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"`{name}` must be finite, not {value}")
@@ -401,8 +405,10 @@ def check_type(name:str, value, wanted)->None:
 # %% ../../nbs/training/02_runs.ipynb #135889b4
 def _as_declared(name:str, value, kind)->object:
     "A field's value as the type that its annotation names, or an error."
-    if isinstance(value, np.generic): value = value.item()
-    if isinstance(value, list) and any(get_origin(each) is tuple for each in allowed(kind)[1]): value = tuple(value)
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, list) and any(get_origin(each) is tuple for each in allowed(kind)[1]):
+        value = tuple(value)
     check_type(name, value, kind)
     return float(value) if type(value) is int and float in (kind, *get_args(kind)) else value    # 1 and 1.0 are one run
 
@@ -448,26 +454,22 @@ class Described:
         values:dict, # names and values of fields; the others keep their defaults
     )->Self:
         "A configuration from parsed JSON or YAML; unknown names are an error, retired ones at their value are not."
-        return cls(**_known(cls, values, f"`{cls.__name__}`"))
+        what = f"`{cls.__name__}`"
+        for name, only in cls.retired.items():
+            if values.get(name, only) != only:
+                raise ValueError(f"{what} no longer has the field {name!r}, which was {values[name]!r}: it is read at "
+                                 f"its old default {only!r} alone")
+        known, values = {f.name for f in fields(cls)}, {k: v for k, v in values.items() if k not in cls.retired}
+        if unknown := sorted(set(values) - known):
+            raise ValueError(f"{what} has no field {', '.join(map(repr, unknown))}{near(unknown[0], known)}; it has "
+                             f"{', '.join(sorted(known))}")
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
 # %% ../../nbs/training/02_runs.ipynb #933d160e
 @cache
 def _plain(kind:type)->dict: # names and values
     "The default configuration of a class, which the others are told apart from."
     return vars(kind().complete)
-
-
-def _known(kind:type, values:dict, what:str)->dict:
-    "Values with lists as tuples; unknown names are an error."
-    for name, only in kind.retired.items():
-        if values.get(name, only) != only:
-            raise ValueError(f"{what} no longer has the field {name!r}, which was {values[name]!r}: it is read at its "
-                             f"old default {only!r} alone")
-    known, values = {f.name for f in fields(kind)}, {k: v for k, v in values.items() if k not in kind.retired}
-    if unknown := sorted(set(values) - known):
-        raise ValueError(f"{what} has no field {', '.join(map(repr, unknown))}{near(unknown[0], known)}; it has "
-                         f"{', '.join(sorted(known))}")
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
 
 # %% ../../nbs/training/02_runs.ipynb #22fceedb
 MethodName = Literal[*METHODS] | str  # pyrefly: ignore[invalid-literal]
@@ -547,7 +549,6 @@ class RunConfig(Described):
         _check_rows(self)
         _check_ranges(self)
         _check_method(self)
-        _check_start(self)
         _check_multiple(self)
         check_options(self)
         if self.train is not None:
@@ -607,24 +608,6 @@ def task_of(config:RunConfig)->str|Task:
     return own_task(config.train, config.text, config.label, config.text2, config.validation)
 
 # %% ../../nbs/training/02_runs.ipynb #45a29a82
-def _check_own(c:RunConfig)->None:
-    "`options` as the types of a class of one's own, or an error, as far as its source is at hand."
-    if c.options is None:
-        return
-    if ":" not in c.method:
-        raise ValueError(f"`options` are those of a class of one's own, and method {c.method!r} is none: give each by "
-                         "its name")
-    for name, value in c.options.items():
-        if (takes := method_of(c.method).takes) is None:
-            continue
-        if name not in takes:
-            raise ValueError(f"`options`: {c.method} has no parameter {name!r}{near(name, takes)}")
-        try:
-            if takes[name].kind is not None: c.options[name] = _as_declared(name, value, takes[name].kind)
-        except (TypeError, ValueError) as e:
-            raise type(e)(f"`options`: {str(e).replace('`', '')}") from None
-
-
 def _check_method(c:RunConfig)->None:
     "An error if the method lacks a strength, or has one or options that are not its own."
     method, penalty, strength = method_of(c.method), has_penalty(c.method), c.relative or c.lam
@@ -648,25 +631,31 @@ def _check_method(c:RunConfig)->None:
         if getattr(c, name) not in usual and c.method != "none" and not takes_option(c.method, name):
             refuse(f"`{name}` is an option of {', '.join(mine)}, and the method is {c.method!r}"
                    + ": a parameter of that class goes into `options`"*(name in options and ":" in c.method))
-    _check_own(c)
+    if c.options is not None and ":" not in c.method:
+        refuse(f"`options` are those of a class of one's own, and method {c.method!r} is none: give each by its name")
+    takes = method.takes if c.options else None    # None where its source is not at hand
+    for name, value in () if takes is None else c.options.items():
+        if name not in takes:
+            refuse(f"`options`: {c.method} has no parameter {name!r}{near(name, takes)}")
+        try:
+            if takes[name].kind is not None:
+                c.options[name] = _as_declared(name, value, takes[name].kind)
+        except (TypeError, ValueError) as e:
+            raise type(e)(f"`options`: {str(e).replace('`', '')}") from None
     if c.placebo == "turned" and c.relative is not None:
         refuse("`relative` is measured on a penalty's gradient, and `placebo` 'turned' has none of its own: give `lam`")
     if c.placebo == "twin" and c.precision == "fp16":
         refuse("`precision` 'fp16' scales gradients, which `placebo` 'twin' adds to: choose 'bf16' or 'fp32'")
     if method.head == "linear" and c.head == "own":
         refuse(f"`head` must be 'linear' with method {c.method!r}, not 'own'")
-
-# %% ../../nbs/training/02_runs.ipynb #eec3c536
-def _check_start(c:RunConfig)->None:
-    "An error if a penalty's start is described in part, or cannot be made."
-    penalty, goal = has_penalty(c.method), c.start_isoscore
+    goal = c.start_isoscore
     if goal is None and penalty and c.shape != defaults["shape"]:
-        raise ValueError(f"`shape` {c.shape!r} describes the start that `start_isoscore` gives, and that is missing")
+        refuse(f"`shape` {c.shape!r} describes the start that `start_isoscore` gives, and that is missing")
     if goal is not None and not penalty:
-        raise ValueError(f"`start_isoscore` is an option of penalties: without one, method 'reparametrised' with "
-                         f"`target` {goal:g} starts there")
+        refuse(f"`start_isoscore` is an option of penalties: without one, method 'reparametrised' with `target` "
+               f"{goal:g} starts there")
     if goal is not None and c.head != "linear":
-        raise ValueError("`head` must be 'linear' with `start_isoscore`: one linear layer on [CLS] undoes the map")
+        refuse("`head` must be 'linear' with `start_isoscore`: one linear layer on [CLS] undoes the map")
 
 # %% ../../nbs/training/02_runs.ipynb #1f6ded1f
 def _check_multiple(c:RunConfig)->None:

@@ -124,8 +124,10 @@ def _give(module:torch.nn.Module, state:dict[str,torch.Tensor], device)->None:
     for key, value in state.items():
         path, _, name = key.rpartition(".")
         owner, value = module.get_submodule(path), value.to(device)
-        if name in owner._parameters: owner._parameters[name].data = value
-        else: setattr(owner, name, value)
+        if name in owner._parameters:
+            owner._parameters[name].data = value
+        else:
+            setattr(owner, name, value)
 
 # %% ../../nbs/training/09_training.ipynb #a0ce4c06
 def load_checkpoint(setup:Setup, folder:Path, remake:bool=False)->Progress|None: # None where there was none
@@ -198,28 +200,13 @@ def _interruptible(alone:bool)->Iterator[list]: # of the wish to stop; empty as 
         signal.signal(signal.SIGINT, usual)
         print("\nstopping after this update; press Ctrl-C again to stop at once", file=sys.stderr)
     mine = alone and threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is usual
-    if mine: signal.signal(signal.SIGINT, wait)
-    try: yield asked
+    if mine:
+        signal.signal(signal.SIGINT, wait)
+    try:
+        yield asked
     finally:
-        if mine: signal.signal(signal.SIGINT, usual)
-
-
-def _run_epoch(work:Objective, setup:Setup, progress:Progress, folder:Path,
-               checkpoint_every:int|None, asked:list)->None:
-    "The updates that are left of an epoch, saving on the way."
-    epoch, done = divmod(progress.updates, setup.updates_per_epoch)
-    left, of = setup.data.groups(epoch)[done:], -(-setup.total//setup.updates_per_epoch)
-    end = progress.updates + len(left)
-    for group in (bar := progress_bar(left, f"epoch {epoch+1} of {of}", setup.bars)):
-        if log := work.update(setup, progress, group):
-            progress.steps.append(log)
-            note(setup, progress, log)
-            known = [k for k in ("task_loss", "mlm_loss", "batch_isoscore") if log.get(k) is not None]
-            bar.set_postfix({k: f"{log[k]:.3f}" for k in known}, refresh=False)
-        due = asked or checkpoint_every and progress.updates % checkpoint_every == 0
-        if due and progress.updates < end:
-            save_checkpoint(setup, progress, folder)
-            if asked: raise KeyboardInterrupt
+        if mine:
+            signal.signal(signal.SIGINT, usual)
 
 # %% ../../nbs/training/09_training.ipynb #d7131131
 def run_epochs(
@@ -234,16 +221,31 @@ def run_epochs(
         work.evaluate(setup, progress)
     with _interruptible(setup.accelerator.num_processes == 1) as asked:
         while progress.updates < setup.total:
-            _run_epoch(work, setup, progress, folder, checkpoint_every, asked)
+            epoch, done = divmod(progress.updates, setup.updates_per_epoch)
+            left, of = setup.data.groups(epoch)[done:], -(-setup.total//setup.updates_per_epoch)
+            end = progress.updates + len(left)
+            for group in (bar := progress_bar(left, f"epoch {epoch+1} of {of}", setup.bars)):
+                if log := work.update(setup, progress, group):
+                    progress.steps.append(log)
+                    note(setup, progress, log)
+                    known = [k for k in ("task_loss", "mlm_loss", "batch_isoscore") if log.get(k) is not None]
+                    bar.set_postfix({k: f"{log[k]:.3f}" for k in known}, refresh=False)
+                due = asked or checkpoint_every and progress.updates % checkpoint_every == 0
+                if due and progress.updates < end:
+                    save_checkpoint(setup, progress, folder)
+                    if asked:
+                        raise KeyboardInterrupt
             work.evaluate(setup, progress)
             note(setup, progress, progress.epochs[-1])
             save_checkpoint(setup, progress, folder)
-            if asked and progress.updates < setup.total: raise KeyboardInterrupt
+            if asked and progress.updates < setup.total:
+                raise KeyboardInterrupt
 
 # %% ../../nbs/training/09_training.ipynb #13a2d572
 def _goal(config:RunConfig, root:str|Path)->float|list[tuple[int,float]]|None:
     "What a multiple of the plain run's IsoScore asks for, at its end or by update; None where there is no multiple."
-    if (times := multiple_of(config)) is None: return None
+    if (times := multiple_of(config)) is None:
+        return None
     run = plain_of(config).id
     plain = find_record(root, run)
     if plain is None or plain.status != "done":
@@ -343,9 +345,11 @@ def _launched(threads:int, config:RunConfig, options:dict)->None:
     collect_rarely()
     os.environ["OMP_NUM_THREADS"] = str(threads)
     torch.set_num_threads(threads)
-    try: train(config, **options)
+    try:
+        train(config, **options)
     finally:
-        if dist.is_initialized(): dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 # %% ../../nbs/training/09_training.ipynb #c88316ad
 def launch(

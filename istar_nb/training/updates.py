@@ -176,11 +176,13 @@ def make_model(
     hub:bool=False,    # allow downloads from the Hugging Face hub
 )->Encoder:            # model and tokenizer
     "The pretrained encoder under the configuration's head."
-    if config.head == "own": return load_encoder(config.model, task, hub=hub)
+    if config.head == "own":
+        return load_encoder(config.model, task, hub=hub)
     if task.kind == "span":
         raise ValueError(f"`head` 'linear' (method {config.method!r}) reads [CLS], and {task.name!r} asks for spans")
     encoder, tokenizer = load_encoder(config.model, hub=hub)
-    if isinstance(encoder, ClsModel): encoder = encoder.encoder    # a saved one; only its encoder is taken
+    if isinstance(encoder, ClsModel):
+        encoder = encoder.encoder    # a saved one; only its encoder is taken
     transform = make_module(config, encoder.config.hidden_size)
     token = "last" if is_causal(encoder) else "first"    # a causal model has seen all only at the end
     return Encoder(ClsModel(encoder, task.num_labels, transform, token=token), tokenizer)
@@ -203,15 +205,6 @@ def forward(setup:Setup, model:nn.Module, rows:list[int])->tuple:
     batch = {k: v.to(setup.device) for k, v in collated.items()}
     out, states = forward_with_states(model, batch)
     return out, replace(states, mask=collated["attention_mask"]), batch.get("labels")
-
-# %% ../../nbs/training/08_updates.ipynb #699f3dae
-def _some_states(data:TaskRows, model:nn.Module, most:int=2000)->Iterator[HiddenStates]:
-    "The states of some training texts before training."
-    c = data.config
-    chosen = data.batches(data.features, c.seed, 0)[:math.ceil(most/c.batch_size)]
-    batches = (data.collate([data.features[i] for i in rows]) for rows in chosen)
-    for _, states in read_states(model, batches):
-        yield states
 
 # %% ../../nbs/training/08_updates.ipynb #a7ad34d0
 def _check_fit(data:TaskRows, deepest:int, world:int)->None:
@@ -250,7 +243,9 @@ def fine_tuning(
     data.read(tokenizer)
     _check_fit(data, layer_count(model), world)
     if (begin := begin_of(c)) is not None:
-        begin(c, model, _some_states(data, model))
+        some = data.batches(data.features, c.seed, 0)[:math.ceil(2000/c.batch_size)]
+        batches = (data.collate([data.features[i] for i in rows]) for rows in some)
+        begin(c, model, (states for _, states in read_states(model, batches)))
     if c.gradient_checkpointing:
         _recompute_states(getattr(model, "encoder", model))
     penalty, placebo = None, None
