@@ -246,7 +246,7 @@ def runs(): return compact_runs(root/"results"/"runs")
 
 def run_points(runs, data, method="all", layer="pooled", seed="all"):
     "The page's runs a second time: a run a row, with its difference from the plain run of the same seed."
-    frame = pd.DataFrame({name: runs[name] for name in ("data", "setting", "seed", "plain")})
+    frame = pd.DataFrame({name: runs[name] for name in ("data", "setting", "seed", "plain", "collapsed")})
     frame["method"] = [runs["settings"][setting]["method"] for setting in frame.setting]
     k = int({"pooled": -1, "embeddings": 0}.get(layer, layer))
     scores = runs["isoscore"] if k < 0 else [row[k] if k < len(row) else None for row in runs["layers"]]
@@ -259,9 +259,10 @@ def run_points(runs, data, method="all", layer="pooled", seed="all"):
 
 
 def run_table(points):
-    "For each setting: runs, mean isotropy and score, pairs, mean and standard deviation of paired differences."
+    "For each setting: runs, mean isotropy and score, pairs, their differences, runs with one answer for every row."
     return points.groupby("setting").agg(runs=("x", "size"), isoscore=("x", "mean"), score=("y", "mean"),
-                                         pairs=("dy", "count"), difference=("dy", "mean"), sd=("dy", "std"))
+                                         pairs=("dy", "count"), difference=("dy", "mean"), sd=("dy", "std"),
+                                         collapsed=("collapsed", "sum"))
 
 
 def table_of(points):

@@ -17,13 +17,13 @@ explore.runs = (function () {
     if (shown.size && !measured.size) throw new Error("None of these runs has an IsoScore in this layer.")
     return [...measured].sort((a, b) => a - b).map(i => {
       const x = isotropy(i), y = runs.score[i], p = runs.plain[i], paired = p !== i && measured.has(p)
-      return {setting: runs.setting[i], seed: runs.seed[i], x, y,
+      return {setting: runs.setting[i], seed: runs.seed[i], x, y, collapsed: runs.collapsed[i],
               dx: paired ? x - isotropy(p) : null, dy: paired ? y - runs.score[p] : null}
     })
   }
 
-  // One row a setting: how many runs, mean isotropy, mean score, number of pairs, and mean and spread of the paired
-  // difference.
+  // One row a setting: how many runs, mean isotropy, mean score, number of pairs, mean and spread of the paired
+  // difference, and how many runs gave every row one answer.
   function runTable(points) {
     const mean = values => values.length ? total(values)/values.length : null
     return [...new Set(points.map(point => point.setting))].sort((a, b) => a - b).map(setting => {
@@ -31,7 +31,7 @@ explore.runs = (function () {
         gains = mine.map(point => point.dy).filter(gain => gain !== null)
       return [setting, mine.length, mean(mine.map(point => point.x)), mean(mine.map(point => point.y)), gains.length,
         mean(gains),
-              gains.length > 1 ? explore.maths.spread(gains, 0).sd : null]
+              gains.length > 1 ? explore.maths.spread(gains, 0).sd : null, total(mine.map(point => point.collapsed))]
     })
   }
 
@@ -78,7 +78,8 @@ explore.runs = (function () {
       const {label, color, placebo} = runs.settings[point.setting],
         look = placebo ? {class: "run placebo", fill: "none", style: `stroke: ${color}`} : {class: "run", fill: color}
       figure.append(make("circle", {...look, cx: axes.x(point[x]), cy: axes.y(point[y]), r: 4},
-        make("title", {}, `${label}, seed ${point.seed}: ι ${number(point[x], 4)}, ${metric} ${number(point[y], 4)}`)))
+        make("title", {}, `${label}, seed ${point.seed}: ι ${number(point[x], 4)}, ${metric} ${number(point[y], 4)}` +
+          (point.collapsed ? ", one answer for every row" : ""))))
     }
     for (const [setting] of rows) {
       const mine = shown.filter(point => point.setting === setting),
@@ -100,12 +101,12 @@ explore.runs = (function () {
   }
 
   function report(rows) {
-    table.replaceChildren(...rows.map(([setting, count, isoscore, score, pairs, gain, sd]) => {
+    table.replaceChildren(...rows.map(([setting, count, isoscore, score, pairs, gain, sd, collapsed]) => {
       const {label} = runs.settings[setting]
       const change = pairs ? `${gain < 0 ? "" : "+"}${number(gain, 4)}${sd === null ? "" : ` (sd ${number(sd, 4)})`}` :
         "–"
       return explore.element("tr", {}, explore.element("th", {scope: "row"}, dot(runs.settings[setting]), label),
-        ...[count, number(isoscore, 4), number(score, 4), change].map(text => explore.element("td", {}, String(text))))
+        ...[count, number(isoscore, 4), number(score, 4), change, collapsed].map(text => explore.element("td", {}, String(text))))
     }))
   }
 

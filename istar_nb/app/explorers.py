@@ -86,7 +86,8 @@ def _run_row(
     end = record.epochs[-1]
     def short(value): return value if value is None else round(value, 4)
     return dict(id=record.id, seed=record.config["seed"], metric=record.metric, score=record.score,
-                isoscore=short(end["isoscore"]), layers=list(map(short, end["isoscore_layers"])))
+                collapsed=int(bool(record.collapsed)), isoscore=short(end["isoscore"]),
+                layers=list(map(short, end["isoscore_layers"])))
 
 # %% ../../nbs/app/01_explorers.ipynb #5a9e6c14
 def _setting(
@@ -116,7 +117,8 @@ def compact_runs(
             rows.append(_run_row(record) | dict(data=data, name=name, twin=_plain_run(config).id))
     numbers = {name: i for i, (*_, name) in enumerate(sorted(settings))}
     places = {row["id"]: i for i, row in enumerate(rows)}
-    columns = {key: [row[key] for row in rows] for key in ("data", "seed", "metric", "score", "isoscore", "layers")}
+    kept = ("data", "seed", "metric", "score", "collapsed", "isoscore", "layers")
+    columns = {key: [row[key] for row in rows] for key in kept}
     return columns | dict(setting=[numbers[row["name"]] for row in rows],
                           plain=[places.get(row["twin"], -1) for row in rows],
                           settings=[_setting(settings[key], key[-1]) for key in sorted(settings)])
