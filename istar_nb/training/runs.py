@@ -423,6 +423,14 @@ class Described:
     noun: ClassVar[str] = "run"    # what messages call it
     retired: ClassVar[dict] = {}   # former fields, which old records have at these values
 
+    def __new__(cls, *_, **values):
+        "An error for an option that is not known, with the one that may be meant."
+        known = cls.__dataclass_fields__
+        for name in values:
+            if name not in known:
+                raise TypeError(f"{cls.__name__} has no option {name!r}{near(name, known)}")
+        return super().__new__(cls)
+
     def __post_init__(self):
         for f in fields(self):
             if (value := getattr(self, f.name)) is not f.default:    # most are, and a store asks for thousands
