@@ -205,3 +205,16 @@ def test_a_text_whose_states_are_not_finite_costs_that_text_alone(tokens):
     *_, second = pair.measures
     assert pair.measures[second]["2"]["left_out"] == [7]
     assert all(row["cka"] > 0.999 for layer, row in pair.alike[second].items() if row["cka"] is not None)
+
+
+def test_another_encoding_is_told_by_a_word_and_by_the_status(run):
+    x = np.random.default_rng(0).normal(size=(300, 24)).astype("float32") + 0.3
+    np.save("a.npy", x)
+    np.save("half.npy", x.astype("float16").astype("float32"))
+    np.save("moved.npy", x - x.mean(0))    # the same distances, and other cosines
+    np.save("other.npy", x[:, ::-1]*np.linspace(0.1, 3, 24, dtype="float32"))
+    for name, word, status in (("half", "the same", 0), ("moved", "changed", 1), ("other", "changed neighbours", 1)):
+        code, said = run("compare", "a.npy", f"{name}.npy", "--fail-on", "changed", "--out", name)
+        assert code == status and f"{name}.npy beside a.npy: {word}" in said
+        assert json.loads(Path(f"{name}/comparison.json").read_text("utf-8"))["words"][f"{name}.npy"].startswith(word)
+    assert run("compare", "a.npy", "other.npy")[0] == 0

@@ -297,6 +297,7 @@ class Compared:
     layers: tuple[int, ...] | None = None  # layer numbers, where 0 is the embeddings; default: all
     neighbors: int = 10             # nearest texts whose overlap is counted
     sample: int = 2000              # most texts that CKA and neighbours are of, drawn at random
+    fail_on: Literal["changed", "not-known"] | None = None # exit with 1 if the last layer has changed, or if not the same
     batch_tokens: int = 8192        # tokens in a batch
     max_length: int = 256           # tokens kept of a text
     out: Path = Path("comparison")  # folder for the report, as HTML and JSON; an earlier report gets a number
@@ -322,7 +323,7 @@ def compare_command(
 
     Examples:
         istar compare minilm tiny-bert stdlib-docs --limit 300
-        istar compare float32.npy int8.npy
+        istar compare float32.npy int8.npy --fail-on changed
         istar compare minilm sentences.txt --checkpoints training
     """
     out = check_place("--out", local_path(what.out))
@@ -339,6 +340,8 @@ def compare_command(
                     what.sample, what.hub, what.batch_tokens, what.max_length, what.progress)
     if source: found = replace(found, source=found.source.replace(",", f" of {source},", 1))
     _report(found, out/"comparison")
+    failing = ("changed", "not known") if what.fail_on == "not-known" else (what.fail_on or "never",)
+    if any(word.startswith(failing) for word in found.words.values()): raise SystemExit(1)
 
 # %% ../../nbs/app/02_measuring.ipynb #h7ea1701
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COLLAPSES', 'near_duplicate', 'errors_away', 'Collapse', 'halves_of', 'stream_kinds', 'Neighbours', 'neighbours',
-           'neighbour_kinds', 'Verdict', 'room_of', 'verdict_on', 'kinds_of']
+           'neighbour_kinds', 'Verdict', 'room_of', 'verdict_on', 'kinds_of', 'room_lost']
 
 # %% ../../nbs/embeddings/03_collapse.ipynb #ecbc7ab9
 import math
@@ -144,3 +144,16 @@ def kinds_of(
     kinds = stream_kinds(halves_of(x))
     found = neighbours(x) if "cone" in kinds else None
     return kinds | (neighbour_kinds(found) if found else {}), found
+
+# %% ../../nbs/embeddings/03_collapse.ipynb #0975d359
+def room_lost(
+    found:dict[str,Jackknifed],     # of `stream_kinds`
+    reference:dict[str,Jackknifed], # of the same model earlier
+)->dict[str,float]: # cone, dimensional: a share, negative where nothing is lost; NaN where there is no error
+    "The share of its room that a kind has lost, less 2.88 standard errors."
+    lost = {}
+    for name in found.keys() & reference.keys() & {"cone", "dimensional"}:
+        room, whole = (max(1e-9, room_of(name, float(of[name].value))) for of in (found, reference))
+        errors = [float(of[name].standard_error)/whole for of in (found, reference)]
+        lost[name] = 1 - room/whole - errors_away*math.hypot(errors[0], room/whole*errors[1])
+    return lost

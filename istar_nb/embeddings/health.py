@@ -339,7 +339,8 @@ class Health:
 
     def opening(self)->str:
         "The verdict in a sentence, and which rows are near-duplicates or hubs."
-        rows = [f"{len(self.duplicates):,} pairs of near-duplicates, first rows "
+        n = len(self.duplicates)
+        rows = [f"{n:,} pair{'s'*(n != 1)} of near-duplicates, first rows "
                 + ", ".join(f"{i} and {j}" for i, j in self.duplicates[:5]) + "."]*bool(self.duplicates)
         hubs = ", ".join(f"row {i} (near {count:,} texts)" for i, count in self.hubs[:5])
         rows += [f"Hubs: {hubs}."]*bool(self.hubs)
