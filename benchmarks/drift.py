@@ -55,14 +55,31 @@ def told(x, y, n, draws, rng, truth):
 
 
 def on_edge(x, kind, name, edge, n):
-    "The strength at which a change is on its edge, on average over drawn texts."
+    "The strength at which a change is on its edge: of all texts, or for neighbours on average over draws."
+    import istar_nb as inb
     low, high = 0., 3.
-    for _ in range(9):
+    for _ in range(10):
         middle = (low + high)/2
         y = changed(x, kind, middle, np.random.default_rng(1))
-        if told(x, y, n, 12, np.random.default_rng(2), [name])[name] > edge: high = middle
+        if name == "mean_cosine": size = abs(float(inb.mean_cosine(y) - inb.mean_cosine(x)))
+        else: size = told(x, y, n, 24, np.random.default_rng(2), [name])[name]
+        if size > edge: high = middle
         else: low = middle
     return (low + high)/2
+
+
+def on_edges(x):
+    "Changes that lie exactly on an edge."
+    from istar_nb.report.comparing import drift_edges
+    found = []
+    for kind, name in (("moved", "mean_cosine"), ("noise", "neighbours")):
+        for n, (_, draws) in SIZES.items():
+            strength = on_edge(x, kind, name, drift_edges[name], n)
+            y = changed(x, kind, strength, np.random.default_rng(1))
+            found.append(dict(kind=kind, edge=name, strength=strength, n=n)
+                         | told(x, y, n, draws, np.random.default_rng(n), drift_edges))
+            print(found[-1], flush=True)
+    return found
 
 
 def main():
@@ -71,7 +88,7 @@ def main():
     parser.add_argument("--record", action="store_true", help="write results/benchmarks/drift.json")
     args = parser.parse_args()
     from istar_nb.report.comparing import drift_edges
-    load_before, rows, edges, rng = os.getloadavg()[0], [], [], np.random.default_rng(0)
+    load_before, rows, rng = os.getloadavg()[0], [], np.random.default_rng(0)
     clouds = {(name, corpus): encoded(name, corpus, most, args.cache) for name, corpus, most in CORPORA}
     for (name, corpus), kinds in clouds.items():
         x = kinds["last-mean"]
@@ -83,13 +100,7 @@ def main():
                 rows.append(dict(encoder=name, corpus=corpus, kind=kind, strength=strength, n=n)
                             | told(x, y, n, draws, rng, drift_edges))
             print(rows[-1], flush=True)
-    x = clouds["minilm", "cola"]["last-mean"]
-    for kind, name in (("noise", "neighbours"), ("moved", "mean_cosine")):
-        for n, (_, draws) in SIZES.items():
-            strength = on_edge(x, kind, name, drift_edges[name], n)
-            edges.append(dict(kind=kind, edge=name, strength=strength, n=n)
-                         | told(x, changed(x, kind, strength, rng), n, draws, rng, drift_edges))
-            print(edges[-1], flush=True)
+    edges = on_edges(clouds["minilm", "cola"]["last-mean"])
     if args.record: store("drift", load_before, edges=drift_edges, changes=rows, on_edge=edges)
 
 
