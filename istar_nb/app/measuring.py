@@ -297,7 +297,7 @@ class Compared:
     layers: tuple[int, ...] | None = None  # layer numbers, where 0 is the embeddings; default: all
     neighbors: int = 10             # nearest texts whose overlap is counted
     sample: int = 2000              # most texts that CKA and neighbours are of, drawn at random
-    fail_on: Literal["changed", "not-known"] | None = None # exit with 1 if the last layer has changed, or if not the same
+    fail_on: Literal["changed", "not-known"] | None = None # exit with 1 if the last layer changed, or if not the same
     batch_tokens: int = 8192        # tokens in a batch
     max_length: int = 256           # tokens kept of a text
     out: Path = Path("comparison")  # folder for the report, as HTML and JSON; an earlier report gets a number
