@@ -127,6 +127,8 @@ def _read_file(path:Path)->Any: # a table in memory
         raise ValueError(f"it is not UTF-8 in line {line}") from None
     if _formats[kind] == "csv":
         return _read_cells(text, "\t" if kind == ".tsv" else ",")
+    if not text.strip():
+        raise ValueError("it is empty")
     return json.loads(text) if text.startswith("[") else [json.loads(line) for line in text.split("\n") if line.strip()]
 
 # %% ../../nbs/text/00_frames.ipynb #cf06c1a3
@@ -191,10 +193,7 @@ def _splits(path:Path)->dict[str,Any]: # split -> a table in memory
     if not path.is_dir() and file_format(path) is None:
         raise ValueError(f"{path} must end in {', '.join(_formats)} or be a folder of such files")
     try:
-        found = _read_folder(path) if path.is_dir() else dict(train=_read_file(path))
-        if not all(map(len, found.values())):
-            raise ValueError("it is empty")
-        return found
+        return _read_folder(path) if path.is_dir() else dict(train=_read_file(path))
     except Exception as e:    # of whichever library reads this format
         why = (str(e).strip() or type(e).__name__).splitlines()[0]
         raise ValueError(f"{path} cannot be read as a table: {why}") from e
