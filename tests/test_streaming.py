@@ -1,9 +1,11 @@
 "Streams of points over processes, through models, and in bounded memory."
+import json
 import os
 import resource
 import signal
 import tracemalloc
 from functools import partial
+from pathlib import Path
 
 import fsspec
 import numpy as np
@@ -671,3 +673,19 @@ def test_points_wider_than_memory_are_folded_and_the_report_says_so(single_threa
 def test_few_wide_points_are_measured_as_they_are():
     x = torch.randn(300, 1500, generator=torch.Generator().manual_seed(0))
     assert measure(x, memory=0.017).measures == measure(x).measures
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")    # of Dask itself, about pandas
+def test_the_recipe_for_dask_is_run_where_dask_is_installed(tmp_path):
+    "As it is printed, on partitions in another order than their rows; one of them is in two units."
+    frame = pytest.importorskip("dask.dataframe")
+    page = json.loads((Path(__file__).parents[1]/"nbs/howto/9_any_size.ipynb").read_text(encoding="utf-8"))
+    cells = ["".join(cell["source"]) for cell in page["cells"] if cell["cell_type"] == "markdown"]
+    recipe, = [code.split("```")[0] for cell in cells for code in cell.split("```python")[1:] if "import dask" in code]
+    x = torch.randn(20_000, 6, generator=torch.Generator().manual_seed(0))
+    for name, rows in zip("cab", torch.arange(20_000).split([5000, 6000, 9000])):
+        table = pa.table(dict(number=rows.numpy(), vector=list(x[rows].numpy())))
+        parquet.write_table(table, tmp_path/f"{name}.parquet")
+    names = dict(frames=frame.read_parquet(str(tmp_path)))
+    exec(recipe.replace("reduce(Rows.join", "found = reduce(Rows.join"), names)
+    assert names["found"] == measure(x).measures["points"]["points"]

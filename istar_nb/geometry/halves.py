@@ -23,7 +23,7 @@ from ..base.points import has_float64, unit_rows, working_dtype
 from .measures import effective_rank_of, outliers_of
 from .scores import ratio_score
 from .sums import (add_points_, add_sums_, covariance_of, inverse_norms, merged,
-                                    merged_over_processes, norms_of, parts_of)
+                                    merged_over_processes, norms_of, parts_of, rows_at_once)
 from .unbiased import RowSums, Traces, jackknife_error, rounding_of
 
 # %% ../../nbs/geometry/06_halves.ipynb #ba2dfae8
@@ -227,9 +227,10 @@ def fold(
     "Coordinates added with random signs in bags."
     n, d = points.shape
     if r >= d: return points
-    points = points.to(working_dtype(points))
-    signs = (2*half_of(keys_of(np.arange(d))) - 1).to(points)
-    return points.new_zeros(n, r).index_add_(1, bags_of(d, r).to(points.device), points*signs)
+    found = points.new_zeros(n, r, dtype=working_dtype(points))
+    signs, bags = (2*half_of(keys_of(np.arange(d))) - 1).to(found), bags_of(d, r).to(points.device)
+    for part, rows in zip(found.split(rows_at_once), points.split(rows_at_once)): part.index_add_(1, bags, rows*signs)
+    return found
 
 
 # %% ../../nbs/geometry/06_halves.ipynb #639422e1
@@ -267,16 +268,17 @@ class Total:
         if inverse is None: inverse = directions_of(points, index)
         last = 2**63 - 1 if self.whole else self.keys.max() if len(self.keys) else -1
         near = (keys <= last).nonzero()[:, 0]    # what is not in the sample now will never be
-        rows = points.index_select(0, index[near.to(index.device)])    # in their own precision
         every = torch.cat([self.keys, keys[near]])
         kept = self._in_sample(every)
         if self.whole and not kept.all(): self._open(points.device)
         if not self.whole:
             self._sum(points, index, keys, inverse)
-            rows = fold(rows, self.r)
             kept = in_sample(every, self.r)
-        places = torch.cat([self.places, (unit << 24) + near])
-        self._keep(torch.cat([self.points.to(rows.device), rows]), every, places, kept)
+        old, new = kept.split([len(self.keys), len(near)])
+        rows = points.index_select(0, index[near[new].to(index.device)])    # in their own precision
+        if not self.whole: rows = fold(rows, self.r)
+        self.points = torch.cat([self.points[old.to(self.points.device)].to(rows.device), rows])
+        self.keys, self.places = every[kept], torch.cat([self.places[old], (unit << 24) + near[new]])
 
     def join(self, other:"Total")->None:
         "Take in what another one has seen."
@@ -290,8 +292,9 @@ class Total:
             points = fold(points, self.r)
         elif not self.whole:
             self._add(other.sums.to(device), other.rounding, other.lines)
-        points = torch.cat([self.points.to(device), points.to(device)])
-        self._keep(points, every, torch.cat([self.places, other.places]), in_sample(every, self.r))
+        kept = in_sample(every, self.r)
+        self.points = torch.cat([self.points.to(device), points.to(device)])[kept.to(device)]
+        self.keys, self.places = every[kept], torch.cat([self.places, other.places])[kept]
 
     def to(self, device:torch.device|str)->"Total": # itself
         "Move everything."
@@ -352,8 +355,7 @@ class Total:
             halves = half_of(keys).to(index.device)
             lines = [_lines_of(points, index[halves == half], inverse, origin, self.sums) for half in (0, 1)]
             lines = torch.cat(lines)[None]
-            points, inverse = fold(points.index_select(0, index), self.r), inverse[index]
-            index = torch.arange(len(index), device=index.device)
+            points = fold(points, self.r)
             if origin is not None: origin = fold(origin[None], self.r)[0]
         part = _add_halves_(_new_sums(self.r, self.sums.device, math.inf), points, index, keys, inverse)
         self._add(packed(_about_origin_(part, origin))[None], parts_of(part).rounding[:, 0], lines)
@@ -363,10 +365,6 @@ class Total:
         _add_exactly_(self.sums, sums)
         if lines is not None: _add_exactly_(self.lines, lines.to(self.lines.device))
         self.rounding = torch.maximum(self.rounding, rounding.to(self.sums.device))
-
-    def _keep(self, points:Tensor, keys:Tensor, places:Tensor, kept:Tensor)->None:
-        "Keep the sample."
-        self.points, self.keys, self.places = points[kept.to(points.device)], keys[kept], places[kept]
 
 
 def _about_origin_(sums:Tensor, origin:Tensor|None)->Tensor: # (2, d+2, d+1), changed in place
