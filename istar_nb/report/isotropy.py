@@ -63,11 +63,11 @@ class Isotropy:
         return measure_figure(self.measures)
 
     def show(self,
-        explain:bool=False, # print also what the columns mean, beside models that are known
+        explain:bool=False, # print also which dimensions are outliers, and what the columns mean, beside known models
     )->None:
         "Print the main measures, and of two models their differences."
         for model, layers in self.measures.items():
-            notes = filter(None, [gaps(layers), error_note(layers), *hints(layers)])
+            notes = filter(None, [gaps(layers), error_note(layers), *(hints(layers) if explain else ())])
             show_table(*measure_table(layers, _main_measures, decimals=3), f"{model}: {self.source}", "\n".join(notes))
         if len(self.measures) == 2:
             first, second = self.measures
