@@ -107,6 +107,23 @@ def test_vectors_measured_on_two_nodes_have_the_digits_of_one_process(tmp_path, 
     assert found["points"] == inb.measure(rows, processes=1, progress=False).measures["points"]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")    # of Ray itself
+def test_texts_are_read_by_a_model_on_each_node(tmp_path, cluster):
+    "Texts share other batches than in one process, so that states differ by rounding, and every text counts once."
+    write_model(model := f"{tmp_path}/tiny")
+    words = "good bad fine poor sound weak".split()
+    texts = [f"a {words[i % 6]} word and {' '.join(words[:i % 5])} number {i}" for i in range(200)]
+    data = ray.data.from_items([dict(number=i, text=text) for i, text in enumerate(texts)], override_num_blocks=4)
+    found = inb.measure(model, data, tokens="mean", column="text", ids="number").measures[model]
+    for layer, wanted in inb.measure(model, texts, tokens="mean", progress=False).measures[model].items():
+        if layer == "pooled": continue
+        assert found[layer]["count"] == 200
+        for name in ("isoscore", "isoscore_unbiased", "isoscore_se", "mean_cosine"):
+            assert found[layer][name] == pytest.approx(wanted[name], rel=1e-3)
+    with pytest.raises(ValueError, match="`tokens` must be 'cls', 'last' or 'mean' on Ray"):
+        inb.measure(model, data, column="text", ids="number")
+
+
 def test_runs_of_two_processes_get_two_gpus_each(tmp_path, cluster, monkeypatch):
     """Two at once, and none has another's; then one is really carried out, by two processes that its task starts.
 

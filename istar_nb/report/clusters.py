@@ -84,8 +84,6 @@ def measure_dataset(
 class TextVectors:
     "For `Dataset.map_batches` of Ray Data: a vector of each text in every layer, as the columns `0`, `1`, …"
     def __init__(self, model:str, hub:bool, column:str, ids:str, tokens:str, layers:object, max_length:int):
-        if tokens not in ("cls", "last", "mean"):
-            raise ValueError(f"`tokens` must be 'cls', 'last' or 'mean' on Ray, one point a text, not {tokens!r}")
         self.encoder, self.column, self.ids = find_encoder(model, hub), column, ids
         self.tokens, self.layers, self.max_length = tokens, layers, max_length
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -115,6 +113,8 @@ def measure_texts(
     gpus:float=0.,             # of each
 )->dict[str,dict]:             # layer -> summary
     "Every measure of every layer of a model on texts, computed where the texts are."
+    if tokens not in ("cls", "last", "mean"):
+        raise ValueError(f"`tokens` must be 'cls', 'last' or 'mean' on Ray, one point a text, not {tokens!r}")
     given = model, hub, column, ids, tokens, layers, max_length
     last = layer_count(find_encoder(model, hub).model)
     vectors = data.map_batches(TextVectors, fn_constructor_args=given, batch_size=batch_size, num_gpus=gpus or None,
