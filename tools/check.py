@@ -2,6 +2,7 @@
 
 Notebooks and export are made once more in a temporary folder and compared, so that nothing here is changed.
 """
+import re
 import subprocess
 import sys
 import time
@@ -42,7 +43,12 @@ def check_export(): return again("nbdev_export", "istar_nb", "*.py", "run `make 
 
 
 def check_outputs():
-    return again("nbdev_clean", "nbs", "*.ipynb", "run `make notebooks ONLY=...` or `.venv/bin/nbdev_clean`")
+    "Notebooks that are not clean, or that name a folder of the machine on which they ran."
+    if problem := again("nbdev_clean", "nbs", "*.ipynb", "run `make notebooks ONLY=...` or `.venv/bin/nbdev_clean`"):
+        return problem
+    pages = [path for path in sorted((root/"nbs").rglob("*.ipynb")) if "_proc" not in path.parts]
+    return "\n".join(f"{path.relative_to(root)} shows a path of one machine" for path in pages
+                     if re.search(r"/site-packages/|PosixPath\('/", path.read_text(encoding="utf-8")))
 
 
 def check_surface():
