@@ -1,8 +1,12 @@
 """What MiniLM, MPNet and a random BERT are measured to be on 300 docstrings: the landmarks of `istar measure`.
 
-    python benchmarks/reading.py        # prints `READING`'s ranges; MPNet needs its five packages
+    python benchmarks/reading.py --record    # MPNet needs its five packages
 """
+import os
+import sys
+
 import torch
+from harness import store
 from transformers import BertConfig, BertModel
 
 import istar_nb as inb
@@ -29,5 +33,8 @@ def ends(model):
 
 
 if __name__ == "__main__":
-    for name, model in (("minilm", "minilm"), ("mpnet", "mpnet"), ("random BERT", random_bert())):
-        print(name, {measure: tuple(float(f"{end:.3g}") for end in pair) for measure, pair in ends(model).items()})
+    load_before, ranges = os.getloadavg()[0], {}
+    for name, model in (("MiniLM", "minilm"), ("MPNet", "mpnet"), ("random BERT", random_bert())):
+        ranges[name] = ends(model)
+        print(name, ranges[name], flush=True)
+    if "--record" in sys.argv: store("reading", load_before, ranges=ranges)

@@ -577,6 +577,15 @@ def test_a_sweep_outlives_its_reader(end, tmp_path):
     assert len(list(iterate_records(tmp_path/"runs"))) == 2
 
 
+def test_what_is_shown_beside_a_measurement_can_be_measured_again(run):
+    "The layers of MiniLM that are its least and most isotropic ones; other versions of Python have other docstrings."
+    from istar_nb.report.reports import READING
+    assert run("measure", "--task", "stdlib-docs", "--limit", "300", "--layers", "5,6", "--no-progress")[0] == 0
+    found = json.loads(Path("isotropy/isotropy.json").read_text(encoding="utf-8"))["measures"]["minilm"]
+    for name in ("isoscore", "isoscore_unbiased", "mean_cosine", "sv_anisotropy_centred"):
+        assert sorted(found[layer][name] for layer in "56") == pytest.approx(READING[name][1], rel=0.1)
+
+
 def test_a_limit_takes_texts_of_every_class(measure):
     "The rows of `stdlib-docs` are sorted by topic, so that its first ones are all about one."
     rows = load_task("stdlib-docs").train

@@ -73,7 +73,7 @@ class Isotropy:
             first, second = self.measures
             show_table(*difference_table(self.measures, _main_measures, decimals=3), f"{second} minus {first}")
         if explain:
-            show_table(*reading_table(), "", "lowest–highest layer, of 300 docstrings of Python; other texts differ")
+            show_table(*reading_table(), "", "lowest–highest layer on 300 docstrings of Python; other texts differ")
 
     def save(self,
         path:str|Path, # .html for a page with figures, .json for the numbers, .md for a model card of the first model

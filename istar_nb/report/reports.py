@@ -117,9 +117,9 @@ def with_error(
     if isinstance(value, int): return f"{value:,}"
     digits = 1 if abs(value) >= 10 else 2 if abs(value) >= 2 else 3
     if error: digits = max(digits, min(decimals, math.ceil(-math.log10(error))))
-    if error is None: return f"{value:.{digits}f}"
+    if error is None: return f"{value:z.{digits}f}"    # z: without a minus zero
     shown, least = f"{error:.{digits}f}", f"{10**-digits:.{digits}f}"
-    return f"{value:.{digits}f} ± {f'<{least}' if error and float(shown) == 0 else shown}"    # none is zero that is not
+    return f"{value:z.{digits}f} ± {f'<{least}' if error and float(shown) == 0 else shown}"    # not zero
 
 # %% ../../nbs/report/04_reports.ipynb #ac435ca6
 def _are_unbiased(records:Sequence[RunRecord])->bool:
@@ -276,13 +276,12 @@ _star_note = ["IsoScore*",
 
 # %% ../../nbs/report/04_reports.ipynb #9d1c0a02
 READING = {    # measure -> how to read it; the lowest and highest of layers 1…L of MiniLM, MPNet and a random BERT
-    "isoscore": ("1: all directions alike; 0: only one",
-                 (0.123, 0.250), (0.050, 0.127), (0.060, 0.065)),
-    "isoscore_unbiased": ("the same of ever more points", (0.125, 0.270), (0.050, 0.152), (0.061, 0.065)),
-    "mean_cosine": ("of two points; 1: all point the same way", (0.040, 0.245), (0.042, 0.163), (0.374, 0.602)),
-    "sv_anisotropy_centred": ("of the variance, in the first direction",
-                              (0.046, 0.089), (0.040, 0.144), (0.064, 0.070)),
-    "two_nn": ("dimensions of the surface they lie on", (4.09, 7.02), (4.43, 8.75), (1.03, 3.28)),
+    "isoscore": ("1: all directions alike; 0: only one", (0.123, 0.25), (0.0495, 0.127), (0.0604, 0.0648)),
+    "isoscore_unbiased": ("IsoScore of many more points", (0.125, 0.27), (0.0499, 0.152), (0.0607, 0.0652)),
+    "mean_cosine": ("of pairs of points; 1: all point one way", (0.0405, 0.245), (0.0419, 0.163), (0.374, 0.602)),
+    "sv_anisotropy_centred": ("share of variance in the first direction",
+                             (0.0462, 0.089), (0.0396, 0.144), (0.0643, 0.0703)),
+    "two_nn": ("dimension of the surface they lie on", (4.09, 7.02), (4.43, 8.75), (1.02, 3.27)),
     "outlier_count": ("coordinates much larger than the others", (1, 8), (0, 6), (10, 16))}
 
 
@@ -321,8 +320,10 @@ def measure_page(
         sections.insert(0, Section("By layer", figure=png_bytes(fig), caption="Bars are two standard errors."))
         plt.close(fig)
     star = [_star_note]*("IsoScore*" in measure_table(next(iter(found.values())))[0])
-    sections.append(Section("How to read it", "Lowest and highest layer of three models that have read 300 docstrings "
-                            "of Python's standard library: landmarks, and no limits.", *reading_table()))
+    columns, rows = reading_table()
+    sections.append(Section("Beside known models", "Lowest and highest layer of three models on 300 docstrings of "
+                            "Python's standard library: landmarks, not limits.", [columns[0], *columns[2:]],
+                            [[name, *ranges] for name, _, *ranges in rows]))
     sections.append(Section("What the columns mean", columns=["column", "meaning"], rows=_measure_notes + star))
     return html_page(f"Isotropy of {' and '.join(found)}", sections, lead=source, footer=footer)
 
