@@ -190,7 +190,8 @@ def test_isoscore_star_is_shown_beside_isoscore(run, measure):
     (["--zeta", 2, "--reference", "texts.txt"], "--zeta must be between 0 and 1"),
     (["--zeta", 0.2, "--reference", "text.txt"], "--reference: there is no file or folder text.txt (did you"),
     (["--zeta", 0.2, "--reference", "empty.txt"], "--reference empty.txt has no text"),
-    (["--zeta", 0.2, "--reference", "texts.txt", "--tokens", "audit"], "no meaning with --tokens audit")])
+    (["--zeta", 0.2, "--reference", "texts.txt", "--tokens", "audit"], "no meaning with --tokens audit"),
+    (["--device", "cpu", "--tokens", "audit"], "--device has no meaning with --tokens audit")])
 def test_a_reference_that_does_not_fit_is_refused(words, message, run):
     Path("texts.txt").write_text("One.\nTwo.", encoding="utf-8")
     Path("empty.txt").write_text("", encoding="utf-8")

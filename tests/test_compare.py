@@ -215,6 +215,6 @@ def test_another_encoding_is_told_by_a_word_and_by_the_status(run):
     np.save("other.npy", x[:, ::-1]*np.linspace(0.1, 3, 24, dtype="float32"))
     for name, word, status in (("half", "the same", 0), ("moved", "changed", 1), ("other", "changed neighbours", 1)):
         code, said = run("compare", "a.npy", f"{name}.npy", "--fail-on", "changed", "--out", name)
-        assert code == status and f"{name}.npy beside a.npy: {word}" in said
+        assert code == status and f"{name}.npy beside a.npy: {word}" in said and "mean cosine" in said
         assert json.loads(Path(f"{name}/comparison.json").read_text("utf-8"))["words"][f"{name}.npy"].startswith(word)
     assert run("compare", "a.npy", "other.npy")[0] == 0

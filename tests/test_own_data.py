@@ -1,6 +1,7 @@
 "Own data: real files of every kind through the command line, sweeps and Python; mistakes give a message, no record."
 import json
 import os
+import tempfile
 import threading
 from pathlib import Path
 
@@ -365,3 +366,24 @@ def test_every_split_of_a_folder_is_measured(tmp_path):
         pd.DataFrame(dict(text=[f"A {name}."]*12)).to_csv(tmp_path/f"{name}.csv", index=False)
     texts, _ = text_source(None, tmp_path, None, False, None, column="text")
     assert {text for text, in texts()} == {"A train.", "A test."}
+
+
+def test_a_folder_is_read_where_the_temporary_folder_is_a_link(tmp_path, monkeypatch):
+    "As on a Mac; and a table whose name begins like that of a description is a table."
+    (tmp_path/"real").mkdir()
+    (tmp_path/"link").symlink_to(tmp_path/"real")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path/"link"))
+    for name, text in (("dataset_info_mine.csv", "text\na\n"), ("rows.jsonl", '{"text": "a"}\n')):
+        folder = tmp_path/name.partition(".")[2]
+        folder.mkdir()
+        (folder/name).write_text(text, encoding="utf-8")
+        assert read_splits(folder) == dict(train=[dict(text="a")])
+
+
+@pytest.mark.parametrize("text", ['\n[\n{"a": 1}]', '{\n "a": 1\n}\n', '{"a": 1}'])
+def test_json_is_read_however_it_is_laid_out(text, tmp_path):
+    (tmp_path/"a.json").write_text(text, encoding="utf-8")
+    assert read_splits(tmp_path/"a.json") == dict(train=[dict(a=1)])
+    (tmp_path/"a.json").write_text("[1, 2]", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"a\.json cannot be read .*rows as dictionaries"):
+        read_splits(tmp_path/"a.json")

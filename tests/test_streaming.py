@@ -24,6 +24,8 @@ from istar_nb.base.covariance import covariance, participation_ratio
 from istar_nb.text.encoders import load_encoder
 from istar_nb.geometry.measures import (effective_rank, explained_variance, mean_activation, mean_cosine,
                                         outlier_dimensions, sv_anisotropy)
+from istar_nb.report.audit import _summaries
+from istar_nb.report.comparing import _difference, _measures
 from istar_nb.report.isotropy import measure
 from istar_nb.report.model_measures import Measurement, measure_embeddings, pooled_of
 from istar_nb.text.features import text_batches
@@ -666,7 +668,7 @@ def test_points_wider_than_memory_are_folded_and_the_report_says_so(single_threa
     assert found["effective_rank_centred"] is None and found["folded"] == 1024 and "folded" not in plain
     narrow.show()
     assert "folded onto 1,024" in " ".join(capsys.readouterr().out.split())
-    with pytest.raises(ValueError, match="covariance of 1,100 dimensions needs sums of 0.0 GB"):
+    with pytest.raises(ValueError, match="covariance of 1,100 dimensions needs sums of 0.019 GB"):
         measure(x, zeta=0.2, reference=x, memory=memory)
 
 
@@ -689,3 +691,31 @@ def test_the_recipe_for_dask_is_run_where_dask_is_installed(tmp_path):
     names = dict(frames=frame.read_parquet(str(tmp_path)))
     exec(recipe.replace("reduce(Rows.join", "found = reduce(Rows.join"), names)
     assert names["found"] == measure(x).measures["points"]["points"]
+
+
+def folded_points(memory=0.018, count=5000):
+    "Points of 1,100 dimensions, whose sums need 0.019 GB, and 0.017 GB where they are folded onto 1,024."
+    measured = Measurement(memory=memory)
+    rows = torch.randn(count, 1100, generator=torch.Generator().manual_seed(0))
+    measured.update(rows)
+    return measured
+
+
+def test_parts_that_are_folded_differently_are_not_joined():
+    with pytest.raises(ValueError, match="folded onto 1,100 coordinates here and 1,024 there"):
+        folded_points(1.).total.join(folded_points().total)
+    with pytest.raises(ValueError, match="1,100 dimensions, folded onto 1,024, need sums of 0.017 GB"):
+        folded_points(0.001)
+
+
+def test_an_audit_of_folded_layers_keeps_what_is_known():
+    found = _summaries({part: {1: folded_points()} for part in ("text", "padding", "text and padding")})
+    assert found["text"]["1"]["folded"] == 1024 and found["text and padding"]["1"]["isoscore"] > 0
+    assert not [name for name in found["text and padding"]["1"] if name.startswith("between")]
+
+
+def test_a_difference_of_folded_scores_has_the_errors_of_folding():
+    first, second = (_measures(folded_points(count=n)) for n in (5000, 6000))
+    found = _difference(first, second)
+    for name in ("isoscore", "isoscore_unbiased"):
+        assert found[f"{name}_se"] == pytest.approx(np.hypot(first.summary[f"{name}_se"], second.summary[f"{name}_se"]))

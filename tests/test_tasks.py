@@ -255,3 +255,11 @@ def test_squad_scores_are_the_official_ones():
     found, wanted = task_metrics(TASKS["squad"], answers, rows), official(answers, rows)
     assert .1 < wanted["exact_match"] < wanted["f1"] < .9
     for name in wanted: assert found[name] == pytest.approx(wanted[name], abs=2e-6)
+
+
+@pytest.mark.parametrize("name, predictions, references, said",
+                         [("cola", np.eye(2), [0, 7], "reach from 0 to 7"), ("cola", np.eye(2), [0, 0.6], "2 labels"),
+                          ("stsb", [1.], [1.], "at least 2"), ("squad", {}, [], "lack an answer"),
+                          ("squad", {}, [dict(id="b", answers=dict(text=["x"], answer_start=[0]))], "'b'")])
+def test_what_cannot_be_scored_is_an_error(name, predictions, references, said):
+    with pytest.raises(ValueError, match=said): task_metrics(TASKS[name], predictions, references)

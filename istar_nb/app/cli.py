@@ -297,7 +297,6 @@ def runs_command(
     if pack:
         from istar_nb.training.records import pack_records, packed_file
         return print(f"{pack_records(root)} records are in {root.rstrip('/')}/{packed_file}")
-    page = None if explore is None else _explorer(root, explore)
     from istar_nb.report.reports import measured_columns, rows_with, show_runs
     from istar_nb.sweeps.grids import compare_stores, load_records
     table = load_records(root, every_epoch) if against is None else compare_stores(root, against)
@@ -305,12 +304,16 @@ def runs_command(
         raise ValueError(f"--against {against} has no run in common with {root}")
     for condition in where if len(table) else ():
         table = table[rows_with(table, condition)]
+    page = None if explore is None else _explorer(root, explore)
     if export is not None:
         replaced = export.exists()
         export.parent.mkdir(parents=True, exist_ok=True)
-        whole = table.apply(lambda column: column.map(str, na_action="ignore") if column.dtype == object
-                            and column.dropna().map(type).nunique() > 1 else column)    # one type a column
-        whole.to_csv(export, index=False) if export.suffix == ".csv" else whole.to_parquet(export, index=False)
+        if export.suffix == ".csv":
+            table.to_csv(export, index=False)
+        else:    # a column of a file has one type
+            mixed = [name for name in table.select_dtypes(object) if table[name].dropna().map(type).nunique() > 1]
+            words = {name: table[name].map(str, na_action="ignore") for name in mixed}
+            table.assign(**words).to_parquet(export, index=False)
     if against is None:
         ends = ["status", *["epoch"]*every_epoch, "metric", "score", *measured_columns(table), "seconds"]
         said = f"{len(table)} rows of {root}"

@@ -232,9 +232,10 @@ def _report(found:object, place:Path, **shown)->None:
 def _audited(what:Measured, texts:object, layers:object, source:str)->object:
     "The audit of a model, whose texts come from somewhere."
     from istar_nb.report.audit import audit
-    if what.batch_tokens != Measured.batch_tokens:
-        raise ValueError("--batch-tokens has no meaning with --tokens audit, whose batches are 32 texts each")
-    if what.processes is not None: raise ValueError("--processes has no meaning with --tokens audit")
+    for name in ("batch_tokens", "processes", "device", "dtype"):
+        if getattr(what, name) != getattr(Measured, name):
+            raise ValueError(f"--{name.replace('_', '-')} has no meaning with --tokens audit, whose batches are 32 "
+                             "texts each, read by one process")
     found = audit(what.model, texts, layers, what.hub, max_length=what.max_length, progress=what.progress)
     return replace(found, source=found.source.replace(" texts in", f" texts of {source} in", 1))
 
@@ -340,7 +341,7 @@ def compare_command(
                     what.sample, what.hub, what.batch_tokens, what.max_length, what.progress)
     if source: found = replace(found, source=found.source.replace(",", f" of {source},", 1))
     _report(found, out/"comparison")
-    failing = ("changed", "not known") if what.fail_on == "not-known" else (what.fail_on or "never",)
+    failing = {"changed": ("changed",), "not-known": ("changed", "not known")}.get(what.fail_on, ())
     if any(word.startswith(failing) for word in found.words.values()): raise SystemExit(1)
 
 # %% ../../nbs/app/02_measuring.ipynb #h7ea1701

@@ -351,6 +351,14 @@ class _Lines:
     def flush(self)->None: self.stream.flush()
 
 # %% ../../nbs/base/06_programs.ipynb #e4922324
+def _has_no_width(stream)->bool:
+    "Whether this is a terminal that does not say how wide it is, such as one of a container: a bar would be empty."
+    try:
+        return os.get_terminal_size(stream.fileno()).columns == 0
+    except (AttributeError, OSError, ValueError):    # no terminal
+        return False
+
+
 def progress_bar(
     items:Iterable|None,   # to go through; None for a bar that is updated by hand
     text:str,              # in front of it
@@ -363,8 +371,7 @@ def progress_bar(
     options.update(desc=text, leave=False, disable=not shown or stream is None)
     notebook = type(stream).__module__.startswith("ipykernel")
     if notebook or stream is None or stream.isatty():
-        blind = not notebook and stream is not None and not os.get_terminal_size(stream.fileno()).columns
-        width = dict(ncols=80) if blind else dict(dynamic_ncols=True)    # a bar without a width would be empty
+        width = dict(ncols=80) if _has_no_width(stream) else dict(dynamic_ncols=True)
         return (auto if notebook else std).tqdm(items, mininterval=1, **width, **options)
     return std.tqdm(items, file=_Lines(stream, every), position=0, miniters=1, mininterval=min(1, every), **options)
 

@@ -63,19 +63,16 @@ class Quantised(OneToOneFeatureMixin, SavedTransform):
 
 # %% ../../nbs/embeddings/01_variants.ipynb #37852b96
 class Cut(ClassNamePrefixFeaturesOutMixin, MomentTransformer):
-    "The first coordinates, or the principal components of largest variance."
+    "The principal components of largest variance."
     def __init__(self,
         n_components:int=64, # that are kept, 1 … d
-        rotate:bool=True,    # whether they are principal components, of centred points
-    ): self.n_components, self.rotate = n_components, rotate
+    ): self.n_components = n_components
 
     def check(self, d:int): check_number("n_components", self.n_components, f"[1, {d}]", whole=True)
 
     def derive(self, moments:NormMoments):
         "The directions that are kept."
-        k, d = self.n_components, len(moments.mean)
-        if not self.rotate: self.mean_ = np.zeros(d)
-        self.components_ = directions(moments.scatter)[1][:k] if self.rotate else np.eye(k, d)
+        self.components_ = directions(moments.scatter)[1][:self.n_components]
 
     @property
     def _n_features_out(self): return self.n_components
@@ -85,7 +82,7 @@ class Cut(ClassNamePrefixFeaturesOutMixin, MomentTransformer):
     )->np.ndarray:      # (n, k); float32 for float32 `X`, else float64
         "Points that are cut."
         rows, dtype = self.centred(X)
-        return (rows @ self.components_.T if self.rotate else rows[:, :self.n_components]).astype(dtype, copy=False)
+        return (rows @ self.components_.T).astype(dtype, copy=False)
 
 # %% ../../nbs/embeddings/01_variants.ipynb #c7ed6bd2
 class Variant(NamedTuple):
@@ -133,7 +130,7 @@ def variants(
     yield Variant("whitened", "transform", d, 32, lambda: Whitening(shrinkage="auto"))
     yield Variant("int8", "quantised", d, 8, Quantised)
     yield Variant("binary", "quantised", d, 1, lambda: Quantised(1))
-    for k in dims: yield Variant(f"first {k}", "cut", k, 32, lambda k=k: Cut(k, rotate=False))
+    for k in dims: yield Variant(f"first {k}", "cut", k, 32, lambda k=k: FunctionTransformer(lambda x: x[:, :k]))
     for k in (k for k in dims if k < n):
         yield Variant(f"PCA to {k}", "PCA", k, 32, lambda k=k: Cut(k))
         yield Variant(f"whitened to {k}", "whitened", k, 32, lambda k=k: Whitening(shrinkage="auto", n_components=k))

@@ -92,12 +92,18 @@ def _add_halves_(sums:Tensor, points:Tensor, index:Tensor, keys:Tensor, inverse:
 def _size_of(d:int)->float: return 2*(d+2)*(d+1)*8e-9    # GB of the sums of both halves
 
 
+def _check_size(r:int, d:int, memory:float)->None:
+    "An error if sums of r coordinates, of points of d dimensions, are larger than allowed."
+    if (size := _size_of(r)) > memory:
+        folded = f", folded onto {r:,},"*(r < d)
+        raise ValueError(f"more than {max(sample_points, 2*r):,} points of {d:,} dimensions{folded} need sums of "
+                         f"{size:.2g} GB, and {memory:.2g} GB are allowed, by default a share of all memory: fewer "
+                         "layers at a time or fewer dimensions need less")
+
+
 def _new_sums(d:int, device:torch.device, memory:float)->Tensor: # (2, d+2, d+1) float64
     "Sums of nothing, or an error if they are larger than allowed."
-    if (size := _size_of(d)) > memory:
-        raise ValueError(f"more than {max(sample_points, 2*d):,} points of {d:,} dimensions need sums of {size:.1f} "
-                         f"GB, and {memory:.1f} GB are allowed, by default a share of all memory: fewer layers at a "
-                         "time or fewer dimensions need less")
+    _check_size(d, d, memory)
     return torch.zeros(2, d+2, d+1, dtype=torch.float64, device=device)
 
 
@@ -188,7 +194,7 @@ def over_processes(
     keys = torch.cat([part.cpu() for part in gather_all_tensors(halves.keys[mine].to(device), group)])
     rows = torch.cat(gather_all_tensors(rows, group))
     if kept.all() and not summed: return Halves(halves.sums, rows, keys)
-    if halves.whole: _new_sums(most, device, memory)    # an error if that is too much
+    if halves.whole: _check_size(most, most, memory)
     sums = sums_of_halves(halves._replace(points=points))
     return Halves(merged_over_processes(sums, group), rows, keys)
 
@@ -283,7 +289,11 @@ class Total:
     def join(self, other:"Total")->None:
         "Take in what another one has seen."
         if not other.d: return
+        if not self.d: self.memory = other.memory
         self._check_dimensions(other.d)
+        if self.r != other.r:
+            raise ValueError(f"points are folded onto {self.r:,} coordinates here and {other.r:,} there: give one "
+                             "`memory` to all parts")
         every = torch.cat([self.keys, other.keys])
         device, points = other.points.device if self.sums is None else self.sums.device, other.points
         if self.whole and not (other.whole and self._in_sample(every).all()): self._open(device)
@@ -306,8 +316,8 @@ class Total:
     def halves(self)->Halves:
         "All of it, as if it had come in order; an error if it is folded."
         if self.folded and not self.whole:
-            raise ValueError(f"a covariance of {self.d:,} dimensions needs sums of {_size_of(self.d):.1f} GB, and "
-                             f"{self.memory:.1f} GB are allowed")
+            raise ValueError(f"a covariance of {self.d:,} dimensions needs sums of {_size_of(self.d):.2g} GB, and "
+                             f"{self.memory:.2g} GB are allowed")
         return self.folded_halves()
 
     def folded_halves(self)->Halves:
@@ -335,7 +345,8 @@ class Total:
     def _open(self, device:torch.device)->None:
         "Start the sums, with those of the units seen so far."
         where, r = device if has_float64(device) else "cpu", self.r
-        self.sums = _new_sums(r, where, self.memory).new_zeros(2, r + 4, r + 1)
+        _check_size(r, self.d, self.memory)
+        self.sums = torch.zeros(2, r + 4, r + 1, dtype=torch.float64, device=where)
         self.rounding = self.sums.new_zeros(2)
         if self.folded: self.lines = self.sums.new_zeros(2, 6, self.d)
         self._sum_units(self.points, self.keys, self.places)
@@ -638,7 +649,7 @@ class Estimates(NamedTuple):
     "Every measure of some points, and what each sentence of the sample contributes to its error."
     values:dict[str,Tensor]     # name -> () float32; `mean_activation` and `outliers` are (d,), counts int64
     errors:dict[str,Tensor]     # name -> () float32
-    influences:dict[str,Tensor] # name -> (G,); the root of the sum of their squares is the error
+    influences:dict[str,Tensor] # name -> (G,); the root of the sum of squares is the error, without that of folding
     keys:Tensor                 # (G,) of the sentences
 
 

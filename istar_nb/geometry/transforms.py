@@ -130,7 +130,8 @@ class SavedTransform(TransformerMixin, BaseEstimator):
         names = kept.pop("feature_names_in_", None)
         arrays = {k: np.ascontiguousarray(v) for k, v in kept.items() if isinstance(v, np.ndarray)}
         rest = {k: v for k, v in kept.items() if k not in arrays} | dict(names=None if names is None else list(names))
-        save_file(arrays, path, dict(transform=type(self).__name__, rest=json.dumps(rest)))
+        save_file(arrays, path, dict(transform=type(self).__name__,
+                                     rest=json.dumps(rest, default=lambda number: number.item())))
         return Path(path)
 
     @classmethod

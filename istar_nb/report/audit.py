@@ -77,7 +77,8 @@ def _summaries(clouds:dict[str,dict[int,Measurement]])->dict[str,dict[str,dict]]
         every[part] = {str(l): m for l, m in layers.items()} | pooled_of(deep)
     found = {part: {l: _summary(m) for l, m in layers.items()} for part, layers in every.items()}
     for l, text in every["text"].items():
-        if (padding := every["padding"].get(l)) is None: continue
+        padding = every["padding"].get(l)
+        if padding is None or any(m.total.folded and not m.total.whole for m in (text, padding)): continue
         found["text and padding"][l] |= between_share(text.total.halves(), padding.total.halves())
     return found
 

@@ -63,12 +63,14 @@ def _difference(
     b:Measures, # of a layer of another, on the same texts
 )->dict:        # name -> the second minus the first; name_se -> its error
     "What differs between two layers, text for text."
+    apart = ("isoscore", "isoscore_unbiased") if "folded" in a.summary | b.summary else ()    # folding has errors, too
     found = {}
     for name in measure_names:
         x, y = a.summary.get(name), b.summary.get(name)
         if x is None or y is None: continue
         found[name] = y - x
-        if name in a.influences and name in b.influences: found[f"{name}_se"] = _paired_error(a, b, name)
+        if name not in apart and name in a.influences and name in b.influences:
+            found[f"{name}_se"] = _paired_error(a, b, name)
         elif f"{name}_se" in a.summary:
             found[f"{name}_se"] = math.hypot(a.summary[f"{name}_se"] or 0, b.summary[f"{name}_se"] or 0)
     return finite(found)
@@ -264,8 +266,9 @@ class Comparison:
     def opening(self)->str:
         "The words, of the last layers, with what decides them."
         rows = {model: [*rows.values()][-1] for model, rows in self.alike.items()}
+        moved = {model: _signed([*rows.values()][-1], "mean_cosine") for model, rows in self.differences.items()}
         said = [f"{model} beside {self.first}: {self.words[model]} (neighbours in common {with_error(row, 'overlap')}, "
-                f"CKA {with_error(row, 'cka')})" for model, row in rows.items()]
+                f"CKA {with_error(row, 'cka')}, mean cosine {moved[model]})" for model, row in rows.items()]
         return "; ".join(said) + "."
 
     def how(self)->str:

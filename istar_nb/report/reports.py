@@ -199,7 +199,7 @@ def gaps(
                      f"{', …'*(len(left) > 5)}; counted from 0)")
     for size in dict.fromkeys(summary["folded"] for summary in layers.values() if "folded" in summary):
         notes.append(f"sums of all dimensions need more than `memory`, so points are folded onto {size:,}: measures of "
-                     "the spectrum are left out, and errors include that of folding")
+                     "the spectrum and IsoScore* are left out, and errors include that of folding")
     return "; ".join(notes)
 
 # %% ../../nbs/report/04_reports.ipynb #fb8702af

@@ -125,7 +125,7 @@ class Resources:
                       cpus_per_run="(0, inf)", gpus_per_run="[0, inf)")
         for name, interval in ranges.items():
             if (value := getattr(self, name)) is not None:
-                check_number(name, value, interval, whole="us_per_run" not in name)
+                check_number(name, value, interval, whole=name not in ("cpus_per_run", "gpus_per_run"))
 
     @property
     def cpus(self)->float:

@@ -99,15 +99,16 @@ def _loader()->type: # a loader of PyYAML
     class Loader(yaml.SafeLoader):
         yaml_implicit_resolvers, words = {}, ()
 
-        def construct_mapping(self, node:yaml.MappingNode, deep:bool=False)->dict:
+        def compose_mapping_node(self, anchor:str|None)->yaml.MappingNode:
             "Refuse keys that come twice, and read the values of some keys as words, as they are typed."
+            node = super().compose_mapping_node(anchor)    # before anything is merged into it
             keys = [str(key.value) for key, _ in node.value if not key.tag.endswith(":merge")]
             if twice := sorted({key for key in keys if keys.count(key) > 1}):
                 raise ValueError(f"{', '.join(twice)} comes twice{node.start_mark}")
             for key, value in node.value:
                 if key.value in self.words and isinstance(value.value, str):
                     value.tag = "tag:yaml.org,2002:str"
-            return super().construct_mapping(node, deep)
+            return node
 
     def add(kind, pattern, starts):
         Loader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(f"(?:{pattern})$"), starts)
@@ -184,7 +185,7 @@ def whole_numbers(seeds, name:str)->list[int]:
     "Seeds; an error for what is none."
     if isinstance(seeds, str) or not isinstance(seeds, Iterable):
         raise TypeError(f"`{name}` must be a list of whole numbers, not {seeds!r}")
-    seeds = [check_number(name, seed, whole=True) for seed in seeds]
+    seeds = [check_number(f"{name}[{i}]", seed, whole=True) for i, seed in enumerate(seeds)]
     if not seeds:
         raise ValueError(f"`{name}` is empty: give a seed at least")
     return seeds

@@ -15,7 +15,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -95,7 +95,8 @@ def _go_through(plan:Plan, execute, job:Job, places:Resources, progress:bool)->d
     failures, monitor, todo = {}, Monitor(len(plan.todo), progress), plan.todo
     for done in (job.folder(c) for c in plan.configs if plan.status.get(c.id) == "done"):
         shutil.rmtree(done, ignore_errors=True)    # left by a kill between writing the record and removing it
-        done.with_suffix(".lock").unlink(missing_ok=True)
+        with suppress(OSError):
+            done.with_suffix(".lock").unlink()
     for wait in (False, True):
         left = []
         with closing(execute(todo, replace(job, wait=wait), places)) as events:
@@ -162,7 +163,8 @@ def sweep(
     job = Job(absolute(root), data_dir and absolute(data_dir), hub, folder, checkpoint_every, retry_failed, remake,
               started_in=os.getcwd(), models=models and absolute(models))
     failures, first = {}, {plain_of(c).id for c in configs if multiple_of(c)}    # of which targets are multiples
-    for part in ([c for c in configs if c.id in first], configs)[dry_run or not first:]:
+    before = [] if dry_run or not first else [[c for c in configs if c.id in first]]
+    for part in (*before, configs):
         planned = _current(plan(part, job.root, retry_failed), job)
         if dry_run:
             show_plan(planned)
@@ -238,7 +240,15 @@ def load_selections(
     "The records of all selections in a store."
     fs, base = open_root(root)
     paths = json_files(fs, f"{base.rstrip('/')}/selection")
-    return [json.loads(read_text(fs, path)) for path in paths]
+    found = []
+    for path in paths:
+        try:
+            found.append(json.loads(read_text(fs, path)))
+        except ValueError as e:
+            raise ValueError(f"{Path(path).name} is no selection: {e}") from None
+        if not isinstance(found[-1], dict) or found[-1].get("schema") != 1:
+            raise ValueError(f"{Path(path).name} is no selection of schema 1")
+    return found
 
 # %% ../../nbs/sweeps/02_sweeps.ipynb #3b19204c
 def selection_table(

@@ -101,6 +101,8 @@ def join_parts(
                 archive.extractall(place, wanted)
         except BadZipFile as e:
             raise ValueError(f"{', '.join(part.name for part in parts)} make no whole zip archive: {e}") from e
+        if not wanted:
+            raise ValueError(f"{', '.join(part.name for part in parts)} hold none of {', '.join(hashes)}")
         made = Path(place, wanted[0]).parent
         check_files(made, hashes)
         if not folder.exists():

@@ -99,9 +99,9 @@ def _find_types(
             table[name] = pd.Series([found.get(cell, cell or None) for cell in table[name]], dtype=object)
 
 # %% ../../nbs/text/00_frames.ipynb #007e3296
-def _plainly_named(folder:Path, place:str)->Path:
+def _plainly_named(folder:Path, place:Path)->Path:
     "Links to the files of a folder, in another place, whose names cannot be taken for patterns."
-    plain = Path(place, "plain")
+    plain = place/"plain"
     for file in (file for file in folder.rglob("*") if file.is_file()):
         link = plain/re.sub(r"[\[\]*?]|::", "_", str(file.relative_to(folder)))
         link.parent.mkdir(parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ def _plainly_named(folder:Path, place:str)->Path:
     return plain
 
 # %% ../../nbs/text/00_frames.ipynb #ef12897d
-def _read_file(path:Path)->Any: # a table in memory
+def _read_file(path:Path)->Any: # rows, or a DataFrame of words
     "The table in a file or pipe, which is read once."
     import fsspec
     local = fsspec.filesystem("file")
@@ -119,7 +119,7 @@ def _read_file(path:Path)->Any: # a table in memory
         import pyarrow.parquet as parquet
         from datasets import Dataset
         from datasets.table import InMemoryTable
-        return Dataset(InMemoryTable(parquet.read_table(io.BytesIO(data))))
+        return frame_rows(Dataset(InMemoryTable(parquet.read_table(io.BytesIO(data)))), "train")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as e:
@@ -129,7 +129,13 @@ def _read_file(path:Path)->Any: # a table in memory
         return _read_cells(text, "\t" if kind == ".tsv" else ",")
     if not text.strip():
         raise ValueError("it is empty")
-    return json.loads(text) if text.startswith("[") else [json.loads(line) for line in text.split("\n") if line.strip()]
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as e:
+        if e.msg != "Extra data":
+            raise
+        found = [json.loads(line) for line in text.split("\n") if line.strip()]
+    return frame_rows(found if isinstance(found, list) else [found], "train")
 
 # %% ../../nbs/text/00_frames.ipynb #cf06c1a3
 def _named(
@@ -162,17 +168,19 @@ def frame_rows(
     return _named(rows, getattr(frame, "features", None))
 
 # %% ../../nbs/text/00_frames.ipynb #22edd6d0
-def _read_folder(folder:Path)->dict[str,Any]: # split -> a table in memory
+def _read_folder(folder:Path)->dict[str,Any]: # split -> rows, or a DataFrame of words
     "The tables of a folder, or what `save_to_disk` has written to it; what is hidden is no table."
     import datasets
     import pandas as pd
     with TemporaryDirectory() as place:
-        folder = _plainly_named(folder, place)
+        folder = _plainly_named(folder, Path(place).resolve())    # as `datasets` names them
         if any((folder/name).is_file() for name in ("dataset_dict.json", "state.json")):
             found = datasets.load_from_disk(str(folder), keep_in_memory=True)
-            return found if isinstance(found, dict) else dict(train=found)
+            found = found if isinstance(found, dict) else dict(train=found)
+            return {split: frame_rows(table, split) for split, table in found.items()}
         shown = {str(file): _formats[kind] for file in folder.rglob("*") if (kind := file_format(file))
-                 and not any(part.startswith((".", "__", "dataset_info")) for part in file.relative_to(folder).parts)}
+                 and file.name not in ("dataset_info.json", "dataset_infos.json")
+                 and not any(part.startswith((".", "__")) for part in file.relative_to(folder).parts)}
         if len(kinds := set(shown.values())) != 1:
             raise ValueError(f"it has tables of several formats ({', '.join(sorted(kinds))}): keep those of one"
                              if kinds else "it has no tables")
@@ -180,13 +188,13 @@ def _read_folder(folder:Path)->dict[str,Any]: # split -> a table in memory
         tables = {str(split): [_read_file(Path(file)) for file in files if file in shown]
                   for split, files in splits.items()}
     if kinds != {"csv"}:
-        return {split: [row for table in some for row in frame_rows(table, split)] for split, some in tables.items()}
+        return {split: [row for table in some for row in table] for split, some in tables.items()}
     if len({frozenset(table) for some in tables.values() for table in some}) > 1:
         raise ValueError("its files have different columns")
     return {split: pd.concat(some, ignore_index=True) for split, some in tables.items()}
 
 # %% ../../nbs/text/00_frames.ipynb #c77e560d
-def _splits(path:Path)->dict[str,Any]: # split -> a table in memory
+def _splits(path:Path)->dict[str,Any]: # split -> rows, or a DataFrame of words
     "The tables of a file or folder, without the types of columns."
     if not path.exists():
         raise ValueError(f"there is no file or folder {path}")
@@ -207,10 +215,11 @@ def read_alike(
     import pandas as pd
     found = [_splits(path) for path in paths]
     frames = [table for splits in found for table in splits.values() if isinstance(table, pd.DataFrame)]
-    others = [row for splits in found for name, table in splits.items() if not isinstance(table, pd.DataFrame)
-              for row in frame_rows(table, name)]
-    _find_types(frames, {*words, *(name for row in others for name, cell in row.items() if isinstance(cell, str))})
-    return [{name: frame_rows(table, name) for name, table in splits.items()} for splits in found]
+    if frames:
+        others = [row for splits in found for table in splits.values() if isinstance(table, list) for row in table]
+        _find_types(frames, {*words, *(name for row in others for name, cell in row.items() if isinstance(cell, str))})
+    return [{split: frame_rows(table, split) if isinstance(table, pd.DataFrame) else table
+             for split, table in splits.items()} for splits in found]
 
 
 def read_splits(

@@ -471,9 +471,13 @@ def span_answers(
 )->dict[str,str]:          # row id -> text of its best span; "" where no pair is a valid span
     "Read the answers out of start and end scores (Devlin et al. 2019, section 4.2)."
     best = {row["id"]: (-np.inf, "") for row in rows}
+    if len(best) < len(rows):
+        raise ValueError(f"{len(rows)} rows have {len(best)} different ids, and every row wants its own")
     for feature, start, end in zip(features, start_logits, end_logits, strict=True):
         size, row = len(feature["offsets"]), rows[feature["example"]]
         start, end = _numpy(start)[:size], _numpy(end)[:size]
+        if len(start) < size or len(end) < size:
+            raise ValueError(f"logits for {len(start)} tokens, and the feature has {size}")
         if not (np.isfinite(start).all() and np.isfinite(end).all()):
             raise ValueError(f"logits of row {row['id']!r} are not finite")
         score, span = _best_span(feature["offsets"], start, end, n_best, max_answer)
@@ -497,6 +501,9 @@ def _score(name, predictions, references):
 def _span_scores(answers, rows):
     "Exact match and F1 of answer texts, each the best over a row's reference answers."
     from torchmetrics.functional.text import squad
+    lacking = [row["id"] for row in rows if row["id"] not in answers]
+    if lacking or not rows:
+        raise ValueError(f"predictions lack an answer to {len(lacking)} of {len(rows)} rows, the first {lacking[:1]}")
     predictions = [dict(id=row["id"], prediction_text=answers[row["id"]]) for row in rows]
     scores = squad(predictions, [dict(id=row["id"], answers=row["answers"]) for row in rows])
     return {name: round(float(score) / 100, 6) for name, score in scores.items()}
@@ -510,9 +517,17 @@ def _outputs(task, predictions, references):
     wanted = (len(truth), task.num_labels) if task.kind == "classification" else (len(truth),)
     if outputs.shape != wanted:
         raise ValueError(f"predictions have shape {outputs.shape}, and {task.name} wants {wanted}")
+    least = 2 if task.kind == "regression" else 1
+    if len(truth) < least:
+        raise ValueError(f"{len(truth)} predictions, and {task.name} wants at least {least}")
     if not (np.isfinite(outputs).all() and np.isfinite(truth).all()):
         raise ValueError(f"{(~np.isfinite(outputs)).sum()} of {outputs.size} predictions are not finite")
-    return (outputs, truth) if task.kind == "regression" else (outputs.argmax(1), truth.astype(int))
+    if task.kind == "regression":
+        return outputs, truth
+    if not np.isin(truth, range(task.num_labels)).all():
+        raise ValueError(f"references reach from {truth.min():g} to {truth.max():g}, and {task.name} has "
+                         f"{task.num_labels} labels")
+    return outputs.argmax(1), truth.astype(int)
 
 # %% ../../nbs/text/03_tasks.ipynb #37361c64
 def task_metrics(
