@@ -157,6 +157,7 @@ def extended(tmp_path_factory):
     defined, row = method()
     left = shutil.ignore_patterns("__pycache__", ".*", "_proc", "experiments")
     for part in ("nbs", "istar_nb", "tests"): shutil.copytree(ROOT/part, folder/part, ignore=left)
+    shutil.copytree(ROOT/"results"/"benchmarks", folder/"results"/"benchmarks")
     for part in ("conftest.py", "pytest.ini", "settings.ini"): shutil.copy(ROOT/part, folder)
     for stem, line, text in [
             ("00_regularizers", None, defined),

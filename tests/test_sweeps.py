@@ -339,7 +339,7 @@ def test_whole_numbers_of_a_grid_are_decimal(tmp_path):
     assert [(c.seed, c.label, c.text, c.per_layer, c.lam) for c in grid(tmp_path/"grid.yaml")] == [(s, "on", "no", True, 0.1) for s in (10, 8)]
 
 
-@pytest.mark.parametrize("text, said", [("{", "is no selection: "), ('{"schema": 2}', "no selection of schema 1")])
+@pytest.mark.parametrize("text, said", [("{", "is no selection: "), ('{"schema": 2}', "is no selection of schema 1")])
 def test_a_file_that_is_no_selection_is_named(tmp_path, text, said):
     (tmp_path/"selection").mkdir()
     (tmp_path/"selection"/"x.json").write_text(text)
