@@ -29,6 +29,16 @@ PLANTED = dict(cone=(0.6, 0.8, 0.9, 0.95, 0.98, 0.997), isotropic_cone=(0.9, 0.9
                cluster=(0.5, 0.3, 0.2, 0.1, 0.05), partial=(0.1, 0.2, 0.3, 0.5, 0.7))
 
 
+def passes(model, tokenizer, texts):
+    "Batches of texts of similar length: their places, the states of every layer and the mask, (texts, tokens, 1)."
+    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+    for start in range(0, len(order), 64):
+        ids = order[start:start + 64]
+        batch = tokenizer([texts[i] for i in ids], padding=True, truncation=True, max_length=64, return_tensors="pt")
+        with torch.no_grad(): layers = model(**batch, output_hidden_states=True).hidden_states
+        yield ids, layers, batch["attention_mask"][..., None].float()
+
+
 def encoded(name, corpus, most, cache):
     "Vectors of three kinds: means over tokens in the middle and the last layer, and the last layer's [CLS]."
     kinds = "mid-mean", "last-mean", "last-cls"
@@ -43,13 +53,8 @@ def encoded(name, corpus, most, cache):
         split = "validation" if corpus == "squad" else "train"
         texts = list(dict.fromkeys(row[COLUMNS[corpus]] for row in getattr(load_task(corpus), split)))
         np.random.default_rng(0).shuffle(texts)
-        order, found = sorted(range(len(texts[:most])), key=lambda i: len(texts[i])), {}
-        for start in range(0, len(order), 64):
-            ids = order[start:start + 64]
-            batch = tokenizer([texts[i] for i in ids], padding=True, truncation=True, max_length=64,
-                              return_tensors="pt")
-            with torch.no_grad(): layers = model(**batch, output_hidden_states=True).hidden_states
-            mask = batch["attention_mask"][..., None].float()
+        found = {}
+        for ids, layers, mask in passes(model, tokenizer, texts[:most]):
             mid, last = ((x*mask).sum(1)/mask.sum(1) for x in (layers[len(layers)//2], layers[-1]))
             found |= {i: row for i, *row in zip(ids, mid, last, layers[-1][:, 0])}
         for file, part in zip(files, zip(*(found[i] for i in range(len(found))))):

@@ -101,16 +101,10 @@ def healthy(task, seed, lr, updates):
 
 def losses_of(looks):
     "The loss of room of each kind at each look, less 2.88 of its errors."
-    from istar_nb.embeddings.collapse import errors_away, room_of
-    found, first = [], looks[0]
-    for look in looks[1:]:
-        lost = dict(update=look["update"])
-        for name in ("cone", "dimensional"):
-            (value, error), (start, its_error) = look[name], first[name]
-            room, whole = room_of(name, value), room_of(name, start)
-            lost[name] = 1 - room/whole - errors_away*((error/whole)**2 + (room*its_error/whole**2)**2)**0.5
-        found.append(lost)
-    return found
+    from istar_nb.embeddings.collapse import room_lost
+    from istar_nb.geometry.second_moments import Jackknifed
+    kinds = [{name: Jackknifed(*look[name]) for name in ("cone", "dimensional")} for look in looks]
+    return [dict(update=look["update"]) | room_lost(found, kinds[0]) for look, found in zip(looks[1:], kinds[1:])]
 
 
 def lasting(losses, name):

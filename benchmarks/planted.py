@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from collapse import COLUMNS, NULLS, PLANTED, encoded, planted
+from collapse import COLUMNS, NULLS, PLANTED, encoded, passes, planted
 from harness import Peer, peer_python, store
 from istar_nb.embeddings.collapse import kinds_of, verdict_on
 from istar_nb.text.encoders import load_encoder
@@ -87,14 +87,9 @@ def views_of(cache):
         np.random.default_rng(0).shuffle(texts)
         torch.manual_seed(0)
         found = np.empty((VIEWS, OBJECTS, 384), np.float32)
-        order = sorted(range(OBJECTS), key=lambda i: len(texts[i]))
         for view in found:
-            for start in range(0, OBJECTS, 64):
-                ids = order[start:start + 64]
-                batch = tokenizer([texts[i] for i in ids], padding=True, return_tensors="pt")
-                with torch.no_grad(): states = model(**batch).last_hidden_state
-                mask = batch["attention_mask"][..., None].float()
-                view[ids] = ((states*mask).sum(1)/mask.sum(1)).numpy()
+            for ids, layers, mask in passes(model, tokenizer, texts[:OBJECTS]):
+                view[ids] = ((layers[-1]*mask).sum(1)/mask.sum(1)).numpy()
         np.save(file, found)
     return torch.from_numpy(np.load(file))
 
