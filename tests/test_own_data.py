@@ -1,19 +1,23 @@
 "Own data: real files of every kind through the command line, sweeps and Python; mistakes give a message, no record."
 import json
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pandas as pd
 import pyarrow
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
+from istar_nb import measure
 from istar_nb.app.cli import main
 from istar_nb.app.measuring import text_source
-from istar_nb.text.frames import read_alike, read_splits
+from istar_nb.text.frames import column_texts, read_alike, read_splits
 from istar_nb.training.records import answers_of, iterate_records
 from istar_nb.training.runs import RunConfig
 from istar_nb.sweeps.sweeps import sweep
@@ -199,7 +203,7 @@ def test_measuring_a_column_with_the_last_token_and_a_comparison(tmp_path, capsy
     for words in (["--text", path], ["--text", path, "--column", "nothing"],
                   ["--task", "stdlib-docs", "--column", "review"]):
         assert istar("measure", *words, "--no-progress", "--out", tmp_path) == 2
-        assert "--column" in capsys.readouterr().err
+        assert "column" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("classes", [3, 10, 11, 14])
@@ -269,7 +273,7 @@ def test_a_folder_with_wildcards_in_its_name_is_read(kind, below, tmp_path, monk
 def test_a_comma_too_many_in_the_first_row_shifts_no_column(first, tmp_path):
     path = tmp_path/"films.csv"
     path.write_text(f"id,text,label\n{first}\n1,Bright,good\n2,Dull,bad\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="first row has more cells than its header"): read_splits(path)
+    with pytest.raises(ValueError, match="line 2 has more cells than the header"): read_splits(path)
 
 
 @pytest.mark.parametrize("ending, separator", [("csv", ","), ("tsv", "\t"), ("csv.gz", ",")])
@@ -387,3 +391,56 @@ def test_json_is_read_however_it_is_laid_out(text, tmp_path):
     (tmp_path/"a.json").write_text("[1, 2]", encoding="utf-8")
     with pytest.raises(ValueError, match=r"a\.json cannot be read .*rows as dictionaries"):
         read_splits(tmp_path/"a.json")
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv.gz", "jsonl"])
+def test_texts_of_a_table_are_read_in_parts(kind, tmp_path):
+    "As many as are needed; the same as when all is read, wherever the table is and whatever its cells hold."
+    texts = [f'Text {i}, "in parts"' + "\n and on"*(kind != "tsv.gz" and i % 7 == 0) for i in range(40_000)]
+    table = pd.DataFrame(dict(number=range(len(texts)), text=texts))
+    path = write(tmp_path, kind, table) if kind != "tsv.gz" else tmp_path/"films.tsv.gz"
+    if kind == "tsv.gz": table.to_csv(path, sep="\t", index=False)
+    assert list(column_texts(path, "text")) == texts == [row["text"] for row in read_splits(path)["train"]]
+    fsspec.filesystem("memory").pipe_file(f"/texts/{path.name}", path.read_bytes())
+    assert list(column_texts(f"memory://texts/*.{kind}", "text")) == texts
+    if kind != "jsonl": return
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b'"number":30000', b'"number":'))
+    read = column_texts(path, "text")
+    assert next(read) == texts[0]
+    with pytest.raises(ValueError, match="line 30001 is no JSON"): list(read)
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_memory_does_not_grow_with_the_rows_of_a_table(kind, tmp_path):
+    "Twenty times the rows, in processes of their own."
+    program = ("import resource, sys; from istar_nb.text.frames import column_texts\n"
+               "print(sum(1 for text in column_texts(sys.argv[1], 'text')), "
+               "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)")
+    def peak(rows): # in MB
+        path = tmp_path/f"{rows}.{kind}"
+        with path.open("w", encoding="utf-8") as file:
+            if kind == "csv": file.write("number,text\n")
+            for i in range(rows):
+                text = f"A sentence, {'which is not short '*6}{i}"
+                file.write(f'{i},"{text}"\n' if kind == "csv" else json.dumps(dict(number=i, text=text)) + "\n")
+        count, used = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True,
+                                     check=True).stdout.split()
+        assert int(count) == rows
+        return int(used)/1024
+    assert peak(600_000) < peak(30_000) + 25
+
+
+def test_a_model_is_measured_on_tables_wherever_they_are(tmp_path, capsys):
+    write_model(model := f"{tmp_path}/tiny")
+    table = frame()
+    write(tmp_path, "csv", table[:40])
+    write(tmp_path, "jsonl", table[40:])
+    alone = measure(model, table.review.tolist()).measures
+    assert measure(model, f"{tmp_path}/films.*", column="review", processes=2).measures == alone
+    (tmp_path/"films.csv").unlink()
+    rest = measure(model, table.review[40:].tolist()).measures
+    assert measure(model, f"file://{tmp_path}/films.*l", column="review").measures == rest
+    assert istar("measure", f"file://{tmp_path}/films.jsonl", "--column", "review", "--model", model,
+                 "--no-progress", "--out", tmp_path/"out") == 0, capsys.readouterr().err
+    assert json.loads((tmp_path/"out"/"isotropy.json").read_text(encoding="utf-8"))["measures"] == rest

@@ -33,6 +33,7 @@ from ..base.checks import near
 from ..base.files import local_path, write_file
 from ..base.programs import Lasting, collect_rarely
 from ..sweeps.executors import Condition
+from ..text.frames import file_format
 from ..text.tasks import TASKS
 from ..training.runs import allowed
 
@@ -419,7 +420,7 @@ def _meant_by_measure(word:str, given:dict, more:str="; a model is named with --
     "The option of `istar measure` or `istar compare` that a word alone stands for."
     path = local_path(word)
     if "://" in word or "*" in word:
-        return "embeddings"
+        return "text" if file_format(path) not in (None, ".parquet") else "embeddings"
     if word in TASKS:
         return "task"
     if (path/"config.json").is_file():

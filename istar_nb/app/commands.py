@@ -70,7 +70,7 @@ def check_file(
     path:str|Path|None, # of a file or folder; None where it was not given
 )->None:
     "Raise an error for a file that is not there; it names one in the same folder that is spelled alike."
-    if path is None or os.path.lexists(there := local_path(path)):
+    if path is None or any(mark in str(path) for mark in ("://", "*")) or os.path.lexists(there := local_path(path)):
         return
     beside = os.listdir(there.parent) if there.parent.is_dir() else []
     raise ValueError(f"{option}: there is no file or folder {path}{near(there.name, beside)}")

@@ -45,64 +45,23 @@ def _text_files(text:Path)->list[Path]:
     raise ValueError(f"--text {text} is a folder that has no .txt files and no tables")
 
 
-def _line_source(text:Path, limit:int|None)->Callable[[],"Texts"]:
+def _text_source(text:str, column:str|None, limit:int|None)->Callable[[],"Texts"]:
     "A function that starts reading a file, a folder or a pipe; an error if there is no text in it."
-    files = _text_files(text)
-    def lines(): return islice(chain.from_iterable(map(_lines_of, files)), limit)
-    texts = lines()
-    if (first := next(texts, None)) is None: raise ValueError(f"--text {text} has no text")
-    if text.is_file() or text.is_dir(): return lines
+    from istar_nb.text.frames import column_texts, file_format
+    path = local_path(text)
+    table = column is not None or not path.is_dir() and file_format(path) is not None
+    if table and text == "-":
+        raise ValueError("--column needs a file or folder: the standard input is read line by line")
+    files = [] if table else _text_files(path)
+    def read():
+        return islice(((cell,) for cell in column_texts(text, column)) if table else
+                      chain.from_iterable(map(_lines_of, files)), limit)
+    texts = read()
+    if (first := next(texts, None)) is None:
+        raise ValueError(f"--column {column!r} of {text} has no text" if table else f"--text {text} has no text")
+    if path.is_file() or path.is_dir() or "://" in text or "*" in text: return read
     texts = chain([first], texts)    # what was read of a pipe does not come again
     return lambda: texts
-
-# %% ../../nbs/app/02_measuring.ipynb #8e48ac5d
-def _parquet_of(text:Path)->list[str]: # empty where there is another table
-    "The Parquet files of a table, which need not fit into memory."
-    from istar_nb.text.frames import file_format
-    files = [text] if text.is_file() else sorted(path for path in text.rglob("*") if file_format(path))
-    return [] if any(path.suffix.lower() != ".parquet" for path in files) else [str(path) for path in files]
-
-
-def _parquet_source(text:Path, files:list[str], column:str|None, limit:int|None)->Callable[[],"Texts"]:
-    "As of `_column_source`, a few rows at a time."
-    import pyarrow as pa
-    from pyarrow import dataset
-    from istar_nb.text.frames import text_cells
-    def wrong(e): return ValueError(f"{text} cannot be read as a table: {e}")
-    try: table = dataset.dataset(files, format="parquet")
-    except (pa.ArrowException, OSError) as e: raise wrong(e) from None
-    _check_column(text, column, table.schema.names)
-    def cells():
-        try:
-            for batch in table.to_batches(columns=[column], batch_size=8192):
-                found = [cell or "" for cell in batch.column(0).to_pylist()]
-                yield from text_cells(found, f"--column {column!r} of {text}")
-        except (pa.ArrowException, OSError) as e: raise wrong(e) from None
-    def read(): return islice(((cell,) for cell in cells() if cell), limit)
-    if next(read(), None) is None: raise ValueError(f"--column {column!r} of {text} has no text")
-    return read
-
-
-def _check_column(text:Path, column:str|None, names:Sequence[str])->None:
-    "An error for a column that a table does not have."
-    has = ", ".join(map(repr, names)) or "no rows"
-    if column is None:
-        raise ValueError(f"--text {text} is a table: say with --column which column to measure; it has {has}")
-    if column not in names: raise ValueError(f"--column {column!r} is not in {text}{near(column, names)}; it has {has}")
-
-
-def _column_source(text:Path, column:str|None, limit:int|None)->Callable[[],"Texts"]|None: # None for a file of lines
-    "A function that starts reading a column of a table."
-    from istar_nb.text.frames import file_format, read_splits, text_cells
-    if column is None and not (text.is_file() and file_format(text)): return None
-    if str(text) == "-": raise ValueError("--column needs a file or folder: the standard input is read line by line")
-    if files := _parquet_of(text): return _parquet_source(text, files, column, limit)
-    rows = [row for split in read_splits(text).values() for row in split]
-    _check_column(text, column, list(rows[0]) if rows else [])
-    cells = text_cells(["" if row[column] is None else row[column] for row in rows], f"--column {column!r} of {text}")
-    texts = [(cell,) for cell in cells if cell]
-    if not texts: raise ValueError(f"--column {column!r} of {text} has no text")
-    return lambda: islice(texts, limit)
 
 # %% ../../nbs/app/02_measuring.ipynb #b823d764
 def spread_rows(rows:Sequence, limit:int|None)->Sequence:
@@ -113,7 +72,7 @@ def spread_rows(rows:Sequence, limit:int|None)->Sequence:
 # %% ../../nbs/app/02_measuring.ipynb #5d1aec49
 def text_source(
     task:str|None,     # name of a task, or
-    text:Path|None,    # a file, a folder or a pipe, "-" for the standard input
+    text:str|Path|None, # a file, a folder or a pipe, "-" for the standard input; of tables a pattern or a URL as well
     data_dir:str|None, # folder with the tasks' files
     hub:bool,          # allow downloads
     limit:int|None,    # texts: of a task spread over its rows, of a file from its start; None for all
@@ -121,12 +80,11 @@ def text_source(
 )->tuple[Callable[[],"Texts"],str]: # a function that starts reading, and where the texts come from
     "The texts to measure on."
     if text is not None:
-        unnamed = "the standard input" if str(text) == "-" else "a pipe" if text.parent.name == "fd" else None
-        from istar_nb.report.model_measures import distinct
         path = local_path(text)    # what a shell makes of <(...) is only a number
+        unnamed = "the standard input" if str(text) == "-" else "a pipe" if path.parent.name == "fd" else None
+        from istar_nb.report.model_measures import distinct
         name, = [unnamed] if unnamed else distinct([path.name or path.absolute().name])
-        if (columned := _column_source(path, column, limit)) is not None: return columned, f"{column} of {name}"
-        return _line_source(path, limit), name
+        return _text_source(str(text), column, limit), f"{column} of {name}" if column is not None else name
     from istar_nb.text.tasks import load_task
     data = load_task(task, data_dir, hub)
     def read(): return (tuple(row[c] for c in data.task.texts) for row in spread_rows(data.train, limit))
@@ -155,7 +113,7 @@ def _check_reads_no_text(what:"Measured")->None:
 @dataclass(frozen=True)
 class Measured:
     "What is measured, and how."
-    text: Path | None = None        # texts: a file, folder or pipe, one text a line, or a table; "-": standard input
+    text: str | None = None         # texts: a file, folder or pipe, one a line; tables, also a URL; "-": standard input
     column: str | None = None       # column of the table, with texts or lists of words: .csv, .tsv, .jsonl or .parquet
     task: str | None = None         # instead: the training texts of this task of `istar tasks`
     embeddings: str | None = None   # instead: points, one a row: .npy, .safetensors or .parquet, a folder or URL
@@ -191,8 +149,7 @@ class Measured:
         check_positive(limit=self.limit, batch_tokens=self.batch_tokens, max_length=self.max_length,
                        processes=self.processes)
         if str(self.text) != "-": check_file("--text", self.text)
-        if self.embeddings is not None and "://" not in self.embeddings and "*" not in self.embeddings:
-            check_file("--embeddings", Path(self.embeddings))
+        check_file("--embeddings", self.embeddings)
         check_file("--reference", self.reference)
         _check_shrinkage(self.zeta, self.reference, self.tokens)
         if self.task is not None: check_task(self.task)
@@ -289,7 +246,7 @@ class Compared:
     b: str = ""                     # another; left out where a series takes its place
     checkpoints: Path | None = None # instead of B: the models in this folder, in the order of their numbers
     revision: str | None = None     # instead of B: revisions of A, a model of the hub, with commas between them
-    text: Path | None = None        # texts: a file, folder or pipe, one text a line, or a table; "-": standard input
+    text: str | None = None         # texts: a file, folder or pipe, one a line; tables, also a URL; "-": standard input
     column: str | None = None       # column of the table, with texts or lists of words: .csv, .tsv, .jsonl or .parquet
     task: str | None = None         # instead: the training texts of this task of `istar tasks`
     limit: int | None = None        # at most this many texts, spread over a task's rows or a file's first; default: all
@@ -349,7 +306,7 @@ def compare_command(
 class Examined:
     "What is examined, and what judges it."
     model: str = ""                 # an alias, a local folder or a hub id, or a file of vectors, one a row
-    text: Path | None = None        # texts that describe it: a file, folder or pipe, one a line, or a table
+    text: str | None = None         # texts that describe it: a file, folder or pipe, one a line, or tables, also a URL
     column: str | None = None       # column of the table with the texts
     task: str | None = None         # instead: a task; its training texts describe, its validation rows judge
     label: str | None = None        # column of the table with classes, to look within and between them
@@ -437,7 +394,7 @@ def _of_texts(what:Examined)->tuple[dict,str]:
     if what.label is not None:
         rows = _table(what.text, (what.column, what.label), 2, "--text")
         texts, labels = zip(*[row for row in rows if None not in row][:what.limit])
-        return dict(texts=list(texts), labels=list(labels)), f"{what.column} of {what.text.name}"
+        return dict(texts=list(texts), labels=list(labels)), f"{what.column} of {Path(what.text).name}"
     texts, source = text_source(None, what.text, None, False, what.limit, column=what.column)
     return dict(texts=[text for text, in texts()]), source
 

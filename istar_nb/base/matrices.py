@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .files import local_path, open_root
+from .files import files_of, local_path, open_root
 from .points import as_points, from_numpy
 
 if TYPE_CHECKING:
@@ -218,19 +218,10 @@ def matrix_files(
     source:str|Path, # a file, folder, pattern with `*`, or URL
 )->list[str]:        # paths, or URLs; in the order of their names
     "The files that hold points."
-    if not any(mark in str(source) for mark in ("://", "*")) and not local_path(source).is_dir():
-        return [str(source)]
-    fs, path = open_root(source)
-    if "*" in path:
-        found = fs.glob(path)
-    elif fs.isdir(path):
-        found = [file for file in fs.find(path) if Path(file).suffix.lower() in _readers]
-    else:
-        found = [path]*fs.exists(path)
+    found = files_of(source, lambda file: Path(file).suffix.lower() in _readers)
     if not found:
         raise ValueError(f"{source} is not there, or has no file that ends in {', '.join(_readers)}")
-    local = "://" not in str(source)
-    return sorted(file if local else fs.unstrip_protocol(file) for file in found)
+    return found
 
 
 def _parts_of(file:str, rows:int, column:str|None, ids:str|None)->Iterator[tuple[Tensor,np.ndarray|None]]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from .figures import measure_figure, plot_measure
 from ..base.checks import check_number
 from ..text.features import cut_note
+from ..text.frames import column_texts
 from .clusters import measure_dataset, measure_texts
 from .model_measures import Points, check_reference, distinct, measure_clouds, measure_models
 from .reports import (difference_table, error_note, gaps, hints, markdown_table, measure_page,
@@ -139,10 +140,11 @@ def check_unread(
 
 # %% ../../nbs/report/05_isotropy.ipynb #ebc54040
 def _column(texts:Iterable, column:str|None)->Iterable:
-    "A column of a dataset, which may be streaming."
+    "A column of tables, or of a dataset, which may be streaming."
     if column is None: return texts
+    if isinstance(texts, (str, Path)): return column_texts(texts, column)
     if not hasattr(texts, "features"):
-        raise ValueError(f"`column` is for a dataset, and `texts` is a {type(texts).__name__}")
+        raise ValueError(f"`column` is for tables and datasets, and `texts` is a {type(texts).__name__}")
     return (row[column] for row in texts)
 
 
@@ -164,7 +166,7 @@ def _measure_on_ray(model:object, texts:object, tokens:str, layers:object, hub:b
 
 def measure(
     model:str|tuple|Points,           # a name; model and tokenizer; without `texts`, points as of `matrix_units`
-    texts:Iterable|None=None,         # strings, or pairs of strings, of any number; None where `model` is points
+    texts:Iterable|None=None,         # strings, or pairs of strings, or tables as of `column_texts`; None for points
     tokens:str="real",                # what counts as a point: "real", "cls", "last", "mean" or "all"
     layers:int|Iterable[int]|str|None="all", # layer numbers, 0 the embeddings; None for 1…L, without them
     hub:bool=False,                   # allow downloads from the Hugging Face hub
