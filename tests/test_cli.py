@@ -147,7 +147,7 @@ def test_a_table_has_a_name(run, tmp_path):
     code, said = run("measure", "--model", "tiny-bert", "--text", "-", "--column", "text")
     assert code == 2 and "the standard input is read line by line" in said
     code, said = run("measure", "--model", "tiny-bert", "--text", "table.csv", "--column", "text")
-    assert code == 2 and "has no rows" in said
+    assert code == 2 and "has no text" in said
 
 
 @pytest.mark.parametrize("words", [("--tokens", "cls"), ("--layers", "1"), ("--limit", "3"), ("--model", "tiny-bert"),

@@ -101,7 +101,7 @@ def _whole_rows(file, row:str)->Iterator[tuple[int,str]]: # number of the first 
 
 def _layout(opened:Callable, separator:str)->tuple[str,str|None]: # pattern of a row; of a cell with backslashes
     "How the rows of a file end, and whether a backslash comes before a quotation mark inside of a cell."
-    without, wrong = "", None
+    without, wrong = "", []
     if separator == "\t":
         with opened() as file:
             without = r"\t\r\n"*(len({line.count("\t") for line in file if line.strip("\r\n")}) < 2)
@@ -112,12 +112,12 @@ def _layout(opened:Callable, separator:str)->tuple[str,str|None]: # pattern of a
                 for _ in _whole_rows(file, _row(cell, separator)):
                     pass
         except ValueError as e:
-            wrong = wrong or e
+            wrong.append(e)
         else:
             return _row(cell, separator), cell if inside != '""' else None
     if separator == "\t":
         return _row(r"[^\t\r\n]*+", separator), None
-    raise wrong
+    raise wrong[0]
 
 
 def _doubled(cell:re.Match)->str:
