@@ -17,7 +17,7 @@ import istar_nb as inb
 import torch
 from harness import ratio, root, store, timed
 from istar_nb.base.modes import random_state, set_random_state
-from istar_nb.penalties.integrations import joined
+from istar_nb.base.states import joined
 from istar_nb.text.features import Collator, encode
 from torch import nn
 
@@ -69,12 +69,6 @@ def plain_update(model, batches):
     for batch in batches: (model(**batch).loss/len(batches)).backward()
 
 
-def chosen_layers(penalty, states):
-    "The layers that a penalty reads."
-    return states.choose(penalty.layers if hasattr(penalty, "target") else
-                         -1 if penalty.layers is None else penalty.layers)
-
-
 def in_states(parts, penalty):
     "The penalty of micro-batches under `WholeUpdate`, and its gradient in every state that it reads."
     leaves = [states_with_leaves(part, penalty) for part in parts]
@@ -86,7 +80,7 @@ def in_states(parts, penalty):
 
 def states_with_leaves(part, penalty, dtype=torch.float32):
     "A micro-batch's states, those that a penalty reads as leaves, and these."
-    chosen = chosen_layers(penalty, part)
+    chosen = part.choose(penalty.layers)
     found = {i: part.layers[i].to(dtype).detach().clone().requires_grad_() for i in chosen}
     layers = [found.get(i, x[..., :2]) for i, x in enumerate(part.layers)]    # of the others no more than must be
     return inb.HiddenStates(layers, part.mask), list(found.values())

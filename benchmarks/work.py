@@ -18,7 +18,7 @@ import torch
 from harness import ratio, store, timed
 from istar_nb.penalties.baselines import Uniformity, VICRegCovariance
 from istar_nb.base.testing import Work, kept_for_backward
-from step import Step, minilm_batches, penalties
+from step import Step, model_and_batches, penalties
 from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
@@ -216,7 +216,7 @@ if __name__ == "__main__":
     parser.add_argument("--repeats", type=int, default=9, help="of every step that is measured on this CPU")
     parser.add_argument("--record", action="store_true", help="store the figures in results/benchmarks")
     args = parser.parse_args()
-    load_before, (model, batches) = os.getloadavg()[0], minilm_batches(args.batch, args.length)
+    load_before, (model, batches) = os.getloadavg()[0], model_and_batches("minilm", args.batch, args.length)
     references, machine = states_of(model, batches), this_machine(args.repeats)
     check = compare(model.train(), batches[0], references, machine, args.repeats)
     print(f"this CPU: {machine['products']['float32']/1e9:.0f} G multiplications a second, "

@@ -4,6 +4,7 @@ import json
 import math
 import runpy
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,11 @@ def suite():
     sys.path.insert(0, str(benchmarks))
     try: return runpy.run_path(str(benchmarks/"conformance.py"))
     finally: sys.path.remove(str(benchmarks))
+
+
+def test_every_benchmark_finds_what_it_imports(monkeypatch):
+    monkeypatch.syspath_prepend(benchmarks)
+    for path in sorted(benchmarks.glob("*.py")): import_module(path.stem)
 
 
 @pytest.fixture(scope="module")

@@ -20,12 +20,12 @@ from trainers import KeepGradients, MeanOfPairs, sentence_pairs, without_dropout
 from istar_nb.base import states
 from istar_nb.text.encoders import hidden_states, load_encoder
 from istar_nb.penalties.integrations import (IsotropyCallback, IsotropyLoss, IsotropyTrainerMixin, ReferenceCallback,
-                                             WholeUpdateMixin, collect_reference, joined, model_states)
+                                             WholeUpdateMixin, collect_reference, model_states)
 from istar_nb.penalties.whole_update import WholeUpdate
 from istar_nb.report.isotropy import measure
 from istar_nb.base.modes import evaluating, same_random_state
 from istar_nb.penalties.baselines import CosReg, RelativeStrength
-from istar_nb.base.states import HiddenStates
+from istar_nb.base.states import HiddenStates, joined
 from istar_nb.penalties.regularizers import IStar, Regularizer
 from istar_nb.text.features import Collator, encode
 from istar_nb.text.tasks import load_task
@@ -416,13 +416,13 @@ def test_evaluation_is_the_plain_trainers(tmp_path):
     model, tokenizer, rows = tiny()
     seen = []
     model.register_forward_pre_hook(lambda m, args, kwargs: seen.append((m.training,
-                                                                         kwargs.get("output_hidden_states"))),
+                                                                         str(kwargs.get("output_hidden_states")))),
                                     with_kwargs=True)
     made = trainer(tmp_path, model, tokenizer, rows, num_train_epochs=1, penalty=dict(regularizer=CosReg(), lam=5.))
     made.train()
     train_calls, seen[:] = set(seen[3:]), []     # the first three ask whether the loss counts items
     evaluated = made.evaluate(rows[:16])["eval_loss"]
-    assert train_calls == {(True, True)} and set(seen) == {(False, None)}
+    assert train_calls == {(True, f"[{model.config.num_hidden_layers}]")} and set(seen) == {(False, "None")}
     assert evaluated == trainer(tmp_path, model, tokenizer, rows, cls=Trainer).evaluate(rows[:16])["eval_loss"]
 
 

@@ -343,9 +343,10 @@ def waits_of_a_step(penalty, states):
 
 
 @pytest.mark.parametrize("name", names)
-def test_a_step_waits_at_most_twice(name):
+def test_a_step_waits_twice_or_once_more_for_each_layer(name):
     waits, value, gradient, where = waits_of_a_step(make(name), cloud())
-    assert waits <= 2, where
+    layers = {"cosreg all": 3, "koleo real": 3, "vicreg real": 2, "uniformity real": 2, "frossl real": 2}
+    assert waits <= 1 + layers.get(name, 1), where
     expected, gradients, _ = value_and_gradients(cloud(), make(name))
     torch.testing.assert_close(value, expected, rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(gradient, gradients[-1], rtol=1e-5, atol=1e-8)

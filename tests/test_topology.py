@@ -138,7 +138,7 @@ def test_neighbours_and_trees_are_exact_with_coarse_products(d, coarse):
     distances = all_pairs(x)
     i, j = prim(distances.numpy()).T
     square = torch.addmm(torch.zeros(700), x, x.T)
-    assert (square - x @ x.T).abs().max() > 1e-4*square.abs().max()
+    assert (square - x.double() @ x.double().T).abs().max() > 1e-4*square.abs().max()
     nearest = distances.fill_diagonal_(torch.inf).topk(3, largest=False).values
     torch.testing.assert_close(neighbor_distances(x, 3).double(), nearest, rtol=1e-6, atol=0)
     torch.testing.assert_close(h0_bars(x).double().sort().values, all_pairs(x)[i, j].sort().values, rtol=1e-6, atol=0)

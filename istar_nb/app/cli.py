@@ -313,7 +313,7 @@ def runs_command(
             table.to_csv(export, index=False)
         else:    # a column of a file has one type
             mixed = [name for name in table.select_dtypes(object) if table[name].dropna().map(type).nunique() > 1]
-            words = {name: table[name].map(str, na_action="ignore") for name in mixed}
+            words = {str(name): table[name].map(str, na_action="ignore") for name in mixed}
             table.assign(**words).to_parquet(export, index=False)
     if against is None:
         ends = ["status", *["epoch"]*every_epoch, "metric", "score", *measured_columns(table), "seconds"]

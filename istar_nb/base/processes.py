@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['all_processes', 'check_scope', 'processes_of', 'process_count', 'process_rank', 'reduce_together', 'each_process',
-           'gathered', 'single_process', 'global_sum', 'differentiable_gradients', 'averaged']
+           'gathered', 'single_process', 'global_sum', 'rows_of_all', 'differentiable_gradients', 'averaged']
 
 # %% ../../nbs/base/02_processes.ipynb #93e94b53
 from collections.abc import Callable, Sequence
@@ -121,6 +121,21 @@ def global_sum(
 )->Tensor:                          # the total, the same on all; gradient to this process's `x`, times W
     "Sum over processes, differentiable without communication in the backward pass."
     return x if group is None else _GlobalSum.apply(x, group)
+
+# %% ../../nbs/base/02_processes.ipynb #f19bcb40
+def rows_of_all(
+    x:Tensor,                       # (n, …) of this process
+    counts:Sequence[int],           # n of every process
+    group:"dist.ProcessGroup|None", # processes; None for this one alone
+)->Tensor:                          # (Σ counts, …), the same on all; gradient to this process's `x`, times W
+    "The rows of all processes, differentiable without communication in the backward pass."
+    if group is None:
+        return x
+    parts = gathered(x, counts, group)
+    parts[process_rank(group)] = x.detach() + len(parts)*(x - x.detach())
+    if x.requires_grad:
+        x.register_hook(lambda grad: single_process(group) if torch.is_grad_enabled() else None)
+    return torch.cat(parts)
 
 # %% ../../nbs/base/02_processes.ipynb #f1d608e6
 def differentiable_gradients(

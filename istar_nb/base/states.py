@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['TOKENS', 'CAUSAL_TEXTS', 'check_tokens', 'token_mask', 'layer_numbers', 'choose_layers', 'layer_count', 'asked_for',
-           'is_causal', 'stands_for_text', 'sampled', 'Sentences', 'side_by_side', 'HiddenStates', 'check_states']
+           'is_causal', 'stands_for_text', 'sampled', 'Sentences', 'side_by_side', 'HiddenStates', 'check_states',
+           'joined']
 
 # %% ../../nbs/base/03_states.ipynb #178f7899
 import operator
@@ -225,6 +226,7 @@ class HiddenStates:
     most:int|None=None           # most points that a penalty sees of a layer, drawn at random; None for all of them
     seed:int=0                   # of the draw
     causal:bool|Tensor=False     # whether the last token of a sentence stands for it ("cls"); see `token_mask`
+    there:Tensor|None=None       # (B, T) bool, on the CPU: which places hold states; None: all do
 
     def __post_init__(self): _check_batch(self.layers, self.mask, self.most)
 
@@ -245,7 +247,8 @@ class HiddenStates:
     )->tuple[Tensor,Tensor]:  # (B, T) bool on the CPU, and (n,) int64 rows of a flattened layer on the states' device
         "Which tokens are points, after the draw; found once for all layers and penalties."
         if tokens not in self._found:
-            chosen = sampled(token_mask(self.host_mask, tokens, self.causal), self.most, self.seed)
+            chosen = token_mask(self.host_mask, tokens, self.causal)
+            chosen = sampled(chosen if self.there is None else chosen & self.there, self.most, self.seed)
             rows, device = chosen.flatten().nonzero().squeeze(1), self.device
             self._found[tokens] = chosen, rows.to(device, non_blocking=device.type == "cuda")
         return self._found[tokens]
@@ -303,6 +306,18 @@ class HiddenStates:
         chosen, = self.choose(check_number("layer", layer, whole=True))
         return self.layer(chosen).flatten(0, 1)[self.index(tokens)]
 
+    def only(self,
+        layers:int|Iterable[int]|str|None=None, # which layers; see `choose_layers`
+        tokens:str="real",                      # "real", "cls" or "all"
+    )->"HiddenStates":                          # the same sentences, shorter where fewer tokens are chosen
+        "The chosen tokens of the chosen layers, without the others."
+        chosen, wanted = self.selection(tokens)[0], self.choose(layers)
+        order = chosen.logical_not().int().argsort(dim=1, stable=True)[:, :max([1, *chosen.sum(1).tolist()])]
+        places = order.to(self.device)[:, :, None]
+        def short(x): return x.gather(1, places.expand(-1, -1, x.shape[-1]))
+        layers = [short(self.layer(l)) if l in wanted else None for l in range(len(self.layers))]
+        return HiddenStates(layers, self.host_mask.gather(1, order), there=chosen.gather(1, order))
+
 # %% ../../nbs/base/03_states.ipynb #6b07e3f4
 def check_states(
     states:HiddenStates, # value to check
@@ -312,3 +327,17 @@ def check_states(
         raise TypeError("`states` must be HiddenStates(out.hidden_states, attention_mask), "
                         f"not {type(states).__name__}")
     return states
+
+# %% ../../nbs/base/03_states.ipynb #3f967f71
+def joined(
+    parts:Sequence[HiddenStates], # batches with the same layers
+)->HiddenStates:                  # one batch, padded to a common length
+    "Several batches as one."
+    if len(parts) == 1:
+        return parts[0]
+    length = max(part.mask.shape[1] for part in parts)
+    def longer(x): return nn.functional.pad(x, (0, 0)*(x.ndim-2) + (0, length-x.shape[1]))
+    def one(tensors): return None if tensors[0] is None else torch.cat([longer(x) for x in tensors])
+    there = [torch.ones(part.mask.shape, dtype=torch.bool) if part.there is None else part.there for part in parts]
+    return replace(parts[0], layers=[one(same) for same in zip(*(part.layers for part in parts))],
+                   mask=one([part.mask for part in parts]), there=one(there))

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['states_of', 'model_states', 'collect_reference', 'ReferenceCallback', 'IsotropyTrainerMixin', 'IsotropyCallback',
-           'joined', 'IsotropyLoss', 'WholeUpdateMixin']
+           'IsotropyLoss', 'WholeUpdateMixin']
 
 # %% ../../nbs/penalties/04_integrations.ipynb #fa93d71e
 import warnings
@@ -12,7 +12,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from copy import deepcopy
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from transformers import TrainerCallback
 
 from ..base.modes import evaluating, same_random_state
 from ..base.processes import all_processes
-from ..base.states import HiddenStates, asked_for, is_causal, stands_for_text
+from ..base.states import HiddenStates, asked_for, is_causal, joined, stands_for_text
 from ..geometry.streaming import IsoScoreMetric
 from .baselines import RelativeStrength, check_strength
 from .regularizers import Regularizer, check_regularizer, show_update
@@ -348,19 +347,6 @@ class IsotropyCallback(TrainerCallback):
                 values[f"{prefix}isoscore_{l}"] = score.compute().item()
         metrics.update(values)
         self.trainer.log(values)
-
-# %% ../../nbs/penalties/04_integrations.ipynb #3797c1d2
-def joined(
-    parts:Sequence[HiddenStates], # batches with the same layers
-)->HiddenStates:                  # one batch, padded to a common length
-    "Several batches as one."
-    if len(parts) == 1:
-        return parts[0]
-    length = max(part.mask.shape[1] for part in parts)
-    def longer(x): return nn.functional.pad(x, (0, 0)*(x.ndim-2) + (0, length-x.shape[1]))
-    def one(tensors): return torch.cat([longer(x) for x in tensors])
-    layers = zip(*(part.layers for part in parts))
-    return replace(parts[0], layers=[one(same) for same in layers], mask=one([part.mask for part in parts]))
 
 # %% ../../nbs/penalties/04_integrations.ipynb #8ab4edb6
 def _columns_of(

@@ -8,7 +8,6 @@ __all__ = ['SELECTIONS', 'label_faults', 'EdgeLengths', 'edge_lengths', 'h0_bars
 
 # %% ../../nbs/penalties/02_topology.ipynb #b690d056
 import math
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from ..base.checks import check_number
 from ..base.points import as_points, check_finite, check_tensor, from_numpy, peak, working_dtype
-from ..base.processes import check_scope, each_process, gathered, process_rank
+from ..base.processes import check_scope, each_process, gathered, rows_of_all
 from .regularizers import UpdateRegularizer
 from ..base.states import HiddenStates, check_states
 from .trees import divided, power_of_two, rooted_forest, spanning_forest
@@ -283,9 +282,8 @@ def _global_batch(
         raise ValueError(label_faults[fault])
     if group is None or max(counts) == 0:
         return x, labels if by_class else None
-    parts = gathered(x, counts, group)
-    parts[process_rank(group)] = x.detach() + len(parts)*(x - x.detach())
-    return torch.cat(parts), torch.cat(gathered(labels.to(x.device).long(), counts, group)) if by_class else None
+    labels = torch.cat(gathered(labels.to(x.device).long(), counts, group)) if by_class else None
+    return rows_of_all(x, counts, group), labels
 
 # %% ../../nbs/penalties/02_topology.ipynb #d2fe30f3
 def entropy_penalty(
@@ -311,6 +309,7 @@ def entropy_penalty(
 class EntropyRegularizer(UpdateRegularizer):
     "Minus the persistent entropy of the [CLS] states of every class (*Shrink the longest*, Section 4)."
     layer = -1            # whose [CLS] states
+    tokens = "cls"
     by_class = True       # whether labels are needed
 
     def __init__(self,
@@ -330,24 +329,10 @@ class EntropyRegularizer(UpdateRegularizer):
             raise ValueError("`noise` weighs the bars that are not selected, and `selection` 'none' selects all")
         self.selection, self.by_class, self.normalize = selection, by_class, normalize
         self.layer, self.scope = check_number("layer", layer, whole=True), check_scope(scope)
-        self.maxdim, self.noise = maxdim, noise
-
-    def clouds(self, states:HiddenStates)->list[Tensor]: # one, (n, d)
-        "The [CLS] states of the layer."
-        x = check_states(states).points(self.layer, "cls")
-        return [x.to(working_dtype(x))]
-
-    def of_points(self, clouds:list[Tensor], labels:Sequence)->Tensor: # () ≤ 0
-        "-Σ_c H of the points of several micro-batches."
-        faulty = [each for each in labels if not isinstance(each, Tensor) or each.ndim != 1]    # see `_label_fault`
-        together = faulty[0] if faulty else torch.cat(list(labels))
-        return self.penalty(*clouds, together if self.by_class else None)
+        self.layers, self.maxdim, self.noise = (self.layer,), maxdim, noise
 
     def of_batch(self, states:HiddenStates, labels:Tensor|None=None)->Tensor: # () float32 ≤ 0
         "-Σ_c H of the batch."
-        return self.penalty(*self.clouds(states), labels)
-
-    def penalty(self, x:Tensor, labels:Tensor|None)->Tensor: # () ≤ 0, of all processes
-        "The penalty of points."
+        x = check_states(states).points(self.layer, "cls")
         return entropy_penalty(x, labels, self.selection, self.by_class, self.normalize, self.maxdim, self.noise,
                                self.group)

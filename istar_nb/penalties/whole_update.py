@@ -7,197 +7,11 @@ __all__ = ['WholeUpdate']
 
 # %% ../../nbs/penalties/09_whole_update.ipynb #9b500002
 from collections.abc import Iterable
-from typing import Any
 
-import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from ..base.covariance import scatter
-from ..base.points import peak, scalar_dtype, unit_of, working_dtype
-from ..base.processes import reduce_together
 from ..base.states import HiddenStates
-from ..geometry.batch_scores import check_sentences, gradient_about, sums_about, traces_about
-from ..geometry.scores import check_count, pooled_mean, ratio_score
-from ..geometry.shrinkage import zeta_star
-from .baselines import LayerPenalty, MomentPenalty, unit_vectors
-from .regularizers import (IStar, PointUpdate, Pushed, Regularizer, UnbiasedIStar, UpdateRegularizer,
-                                             check_regularizer, score_penalty)
-
-# %% ../../nbs/penalties/09_whole_update.ipynb #9b500025
-class _MomentUpdate:
-    "The penalty of an update by the moments of its points, and what a micro-batch has of its gradient."
-    def __init__(self, penalty:Regularizer):
-        self.penalty, self.about, self.sums, self.products = penalty, None, None, None
-        self.sentences = _SentenceUpdate(penalty) if getattr(penalty, "zeta", 0) == "auto" else None    # for ζ*
-        self.directions = isinstance(penalty, MomentPenalty) and penalty.directions
-
-    def clouds(self, states:HiddenStates)->list[list[Tensor]]: # (n, d) each, of every part
-        "The points of a micro-batch."
-        if isinstance(self.penalty, LayerPenalty):
-            return [[cloud] for cloud in self.penalty.clouds(states)]
-        return [[states.points(l, self.penalty.tokens) for l in part] for part in self.penalty.parts(states)]
-
-    def begin(self, parts:list[list[Tensor]])->None:
-        "Fix the points about which sums are taken, the same on every process."
-        first, d = parts[0][0], parts[0][0].shape[1]
-        means = [torch.zeros_like(first[0]) if self.directions else pooled_mean(part, None, self.penalty.group)[1]
-                 for part in parts]
-        self.about = [mean.to(working_dtype(first)).nan_to_num() for mean in means]    # no point yet: the origin
-        wide, needed = scalar_dtype(first), getattr(self.penalty, "products", True)
-        self.sums = first.new_zeros(len(parts), d+3, dtype=wide)    # Σy, n, how many are zero, not finite
-        self.products = first.new_zeros(len(parts), d, d, dtype=wide) if needed else None
-
-    def see(self, states:HiddenStates, labels:Tensor|None=None)->None:
-        "Add a micro-batch."
-        parts = self.clouds(states)
-        if self.about is None:
-            self.begin(parts)
-        for i, part in enumerate(parts):
-            for x in part:
-                if self.directions:
-                    y, faults = unit_vectors(x)
-                    total, products = y.sum(0), self.products is not None and y.T @ y
-                else:
-                    y, bad = x.to(self.about[i].dtype), (~x.isfinite()).any(1).sum()
-                    (products, total, _), faults = scatter(y, self.about[i]), torch.stack([torch.zeros_like(bad), bad])
-                count = self.sums.new_full((1,), len(x))
-                self.sums[i] += torch.cat([total.to(self.sums), count, faults.to(self.sums)])
-                if self.products is not None:
-                    self.products[i] += products
-        if self.sentences is not None:
-            self.sentences.see(states)
-
-    def end(self)->Tensor: # () the penalty
-        "Its value, and the derivatives in the sums."
-        group = self.penalty.group
-        if group is not None:
-            for sums in (self.sums, self.products):
-                if sums is not None:
-                    dist.all_reduce(sums, group=group)
-        d = self.sums.shape[1] - 3
-        for count, zeros, bad in self.sums[:, d:].tolist():
-            if self.directions:
-                self.penalty.check((count, zeros, bad))
-            check_count(count)
-            if bad:
-                raise ValueError("`states` has values that are not finite (NaN or infinity)")
-        leaves = [self.sums[:, :d+1].clone().requires_grad_()]
-        if self.products is not None:
-            leaves.append(self.products.requires_grad_())
-        value = self.value(*leaves)
-        ds, *dQ = torch.autograd.grad(value, leaves)
-        self.slopes = ds[:, :d], (dQ[0] + dQ[0].mT if dQ else None)
-        self.sums = self.products = None
-        return value.detach()
-
-    def value(self, sums:Tensor, products:Tensor|None=None)->Tensor: # ()
-        "The penalty's formula."
-        penalty, d = self.penalty, sums.shape[1] - 1
-        if isinstance(penalty, LayerPenalty):
-            rest = [None]*len(sums) if products is None else products
-            return torch.stack([penalty.of_moments(s[d], s[:d], Q) for s, Q in zip(sums, rest)]).mean()
-        total, count = sums[:, :-1], sums[:, -1:, None]
-        covs = (products - total[:, :, None]*total[:, None]/count)/(count - 1)
-        refs, scores = penalty.references([[]]*len(covs)), []
-        zetas = [penalty.zeta]*len(covs) if self.sentences is None else self.sentences.zetas(covs.detach(), refs)
-        for cov, ref, zeta in zip(covs, refs, zetas):
-            cov = cov if ref is None else torch.lerp(cov, ref.cov.to(cov), zeta)
-            scale = unit_of(peak(cov.detach())).to(cov)
-            ratio = (cov/scale).diagonal().sum()**2/(cov/scale).square().sum()
-            scores.append((ratio - 1)/(len(cov) - 1))
-        if penalty.training and penalty.average is not None:
-            penalty.move(covs.detach())
-        return score_penalty(torch.stack(scores), penalty.target).mean()
-
-    def share(self, states:HiddenStates, factor:float)->Tensor: # () 0 with gradient
-        "Their gradient, times `factor`."
-        return sum(self.pushed(i, x, factor) for i, part in enumerate(self.clouds(states)) for x in part)
-
-    def pushed(self, i:int, x:Tensor, factor:float)->Tensor: # of (n, d)
-        "The share of points of a part."
-        y = unit_vectors(x)[0] if self.directions else x
-        slope, of_products = self.slopes[0][i]*factor, self.slopes[1]
-        def make(y):
-            centred = y.to(self.about[i].dtype) - self.about[i]
-            slope_ = slope.to(centred).expand_as(centred)
-            if of_products is None:
-                return [slope_.to(y.dtype)]
-            return [torch.addmm(slope_, centred, (of_products[i]*factor).to(centred)).to(y.dtype)]
-        return Pushed.apply(make, y)
-
-# %% ../../nbs/penalties/09_whole_update.ipynb #9b500032
-class _SentenceUpdate:
-    "The penalty of an update by unbiased estimates from sums over its sentences."
-    def __init__(self, penalty:Regularizer): self.penalty, self.about = penalty, None
-
-    def begin(self, states:HiddenStates, parts:list[list[int]])->None:
-        "Fix the points about which sums are taken, their unit and the typical length."
-        index, group, found = states.index(self.penalty.tokens), self.penalty.group, []
-        for part in parts:
-            clouds = states.clouds(part)
-            count, mean, largest = pooled_mean(clouds, index, group)
-            sentences = states.mask.new_full((), len(states.sentences(self.penalty.tokens).lengths)).to(count)
-            (sentences,), largest = reduce_together([sentences[None]], largest[None].to(count), group)
-            mean, typical = mean.nan_to_num(), (count/sentences[0]).nan_to_num()
-            found.append(((mean, torch.zeros_like(mean)), unit_of(largest[0]).to(mean), typical))
-        self.about, self.parts = found, [None]*len(parts)
-
-    def see(self, states:HiddenStates, labels:Tensor|None=None)->None:
-        "Add a micro-batch."
-        parts = self.penalty.parts(states)
-        if self.about is None:
-            self.begin(states, parts)
-        sentences = states.sentences(self.penalty.tokens)
-        for i, part in enumerate(parts):
-            _, found, scalars, spread = sums_about(states.clouds(part), sentences, *self.about[i])
-            sizes = torch.tensor(sentences.lengths, dtype=torch.float64)*len(part)
-            powers = torch.stack([(sizes**k).sum() for k in range(5)]).to(scalars)
-            sums = [each.to(scalars) for each in (*found, scalars, powers)]    # B, M, vectors, and numbers
-            before, largest = self.parts[i] or ([torch.zeros_like(each) for each in sums], torch.zeros_like(spread))
-            self.parts[i] = [a + b for a, b in zip(before, sums)], torch.maximum(largest, spread)
-
-    def totals(self)->list[tuple[list[Tensor],Tensor]]: # (B, M, vectors, scalars), (4,) powers of each part
-        "The sums of all processes, checked."
-        found = []
-        for (sums, largest), (_, scale, typical) in zip(self.parts, self.about):
-            (*sums, powers), largest = reduce_together(sums, largest, self.penalty.group)
-            squared = traces_about(powers[1:], typical, *sums).squared
-            facts = torch.stack([powers[0], largest[0]*scale, largest[0]*scale, squared])
-            check_sentences(facts.tolist(), scale.dtype)
-            found.append((sums, powers[1:]))
-        return found
-
-    def zetas(self, covs:Tensor, refs:list)->list[Tensor]: # () each
-        "The ζ* of every part: constants for the gradient."
-        found = []
-        for (sums, powers), (_, scale, typical), cov, ref in zip(self.totals(), self.about, covs, refs):
-            squared, scale = traces_about(powers, typical, *sums).squared, scale.to(cov)
-            found.append(zeta_star(cov/scale/scale, ref.cov.to(cov)/scale/scale, squared))
-        return found
-
-    def end(self)->Tensor: # () the penalty
-        "Its value, and the derivatives in the sums."
-        totals = self.totals()
-        leaves = [[x.requires_grad_() for x in sums] for sums, _ in totals]
-        scores = [ratio_score(traces_about(powers, typical, *sums), sums[2].shape[-1])
-                  for sums, (_, powers), (*_, typical) in zip(leaves, totals, self.about)]
-        value = score_penalty(torch.stack(scores), self.penalty.target).mean()
-        found = iter(torch.autograd.grad(value, [x for sums in leaves for x in sums]))
-        self.slopes, self.parts = [[next(found) for _ in sums] for sums in leaves], None
-        return value.detach()
-
-    def share(self, states:HiddenStates, factor:float)->Tensor: # () 0 with gradient
-        "The gradient of a micro-batch's states, times `factor`."
-        sentences, parts = states.sentences(self.penalty.tokens), self.penalty.parts(states)
-        return sum(self.pushed(i, states.clouds(part), sentences, factor) for i, part in enumerate(parts))
-
-    def pushed(self, i:int, clouds:list[Tensor], sentences, factor:float)->Tensor:
-        "The share of the sentences of a part."
-        def make(*clouds):
-            slopes = [slope.to(self.about[i][1])*factor for slope in self.slopes[i]]
-            return gradient_about(clouds, sentences, *self.about[i], slopes)
-        return Pushed.apply(make, *clouds)
+from .regularizers import Regularizer, UpdateRegularizer, check_regularizer
 
 # %% ../../nbs/penalties/09_whole_update.ipynb #9b500053
 class WholeUpdate(UpdateRegularizer):
@@ -205,11 +19,10 @@ class WholeUpdate(UpdateRegularizer):
     regularizer:Regularizer    # the other
 
     def __init__(self,
-        regularizer:Regularizer, # I-STAR in its variants, CosReg, VICReg, GOR, FroSSL, uniformity, KoLeo or SIGReg
+        regularizer:Regularizer, # any penalty
     ):
         super().__init__()
         self.regularizer = check_regularizer(regularizer)
-        self.start()    # an error if there is no way
 
     def __getattr__(self, name:str)->object:
         try:
@@ -228,19 +41,10 @@ class WholeUpdate(UpdateRegularizer):
     @property
     def layers(self): return self.regularizer.layers
 
-    def collect(self, batches:Iterable[HiddenStates])->None: self.regularizer.collect(batches)
+    @property
+    def tokens(self)->str|None: return getattr(self.regularizer, "tokens", None)
 
-    def start(self)->Any:
-        "How the penalty is made of several micro-batches; an error for one that cannot be."
-        penalty = self.regularizer
-        if type(penalty) is UnbiasedIStar:
-            return _SentenceUpdate(penalty)
-        if type(penalty) is IStar or isinstance(penalty, MomentPenalty):
-            return _MomentUpdate(penalty)
-        if isinstance(penalty, LayerPenalty):
-            return PointUpdate(penalty)
-        raise TypeError(f"`regularizer` {type(penalty).__name__} has no form for several micro-batches: it must be "
-                        "IStar, UnbiasedIStar, or a LayerPenalty or MomentPenalty of `baselines`")
+    def collect(self, batches:Iterable[HiddenStates])->None: self.regularizer.collect(batches)
 
     def of_batch(self, states:HiddenStates, labels:Tensor|None=None)->Tensor: # ()
         "The penalty of a batch by itself."

@@ -344,11 +344,7 @@ def make_penalty(
     penalty = check_regularizer(make(**said | arguments_of(c)))
     if not c.whole_update or penalty.needs_update:
         return penalty
-    try:
-        return WholeUpdate(penalty)
-    except TypeError as e:
-        raise ValueError(f"`whole_update`: the penalty of method {c.method!r} has no form for several "
-                         "micro-batches") from e
+    return WholeUpdate(penalty)
 
 
 def make_module(
