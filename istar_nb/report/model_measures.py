@@ -29,7 +29,7 @@ from ..base.checks import check_number
 from ..base.covariance import check_zeta, shrink
 from ..geometry.dimension import two_nn_with_error
 from ..text.features import Numbering, pool_batches, text_pools
-from ..text.encoders import Encoder, fit_tokenizer, hidden_states, load_encoder, padding_matters, text_part
+from ..text.encoders import Encoder, LayerReader, fit_tokenizer, load_encoder, padding_matters, text_part
 from ..training.evaluation import read_states
 from ..base.files import local_path
 from ..base.matrices import matrix_units
@@ -204,20 +204,6 @@ def take_in_layer(
         return good
     return torch.ones(len(x), dtype=torch.bool)
 
-
-def _take_in(
-    found:dict[int,Measurement],  # layer -> its measurement; made where it is missing
-    states:HiddenStates,          # of a batch
-    tokens:str,                   # one of `READINGS`
-    layers:tuple[int,...]|str,    # which layers
-    memory:float,                 # GB for the sums of all layers
-    numbers:Tensor,               # (B,) of the texts
-)->None:
-    "Add the states of a batch to the measurements of their layers."
-    for l in (chosen := states.choose(layers)):
-        if l not in found: found[l] = Measurement(tokens, memory=memory/(len(chosen) + 3))    # their union, and copies
-        take_in_layer(found[l], states, l, tokens, numbers)
-
 # %% ../../nbs/report/02_model_measures.ipynb #3472b56a
 def pooled_of(parts:list[Measurement])->dict[str,Measurement]: # empty for fewer than two parts or different dimensions
     "The union of layers of the same texts, from their sums."
@@ -258,11 +244,15 @@ def _read_layers(model:nn.Module, batches:Iterable[dict], tokens:str="real", lay
     if tokens not in READINGS: raise ValueError(f"`tokens` must be one of {READINGS}, not {tokens!r}")
     found, device, memory = {}, next(model.parameters()).device, allowed_memory(memory, 1/2)
     kept = layer_numbers(layers)
+    read = LayerReader(model, kept)
     def forward(model, batch):
         numbers = batch.pop("text_numbers", torch.full((len(batch["input_ids"]),), -1))
-        return numbers, hidden_states(model, {k: v.to(device) for k, v in batch.items()}, kept)
-    for numbers, states in read_states(model, checked_batches(model, batches), forward):
-        with torch.no_grad(): _take_in(found, states, tokens, kept, memory, numbers)
+        def take(l, states):
+            share = memory/(len(states.choose(kept)) + 3)    # the others are for their union, and copies
+            if l not in found: found[l] = Measurement(tokens, memory=share)
+            take_in_layer(found[l], states, l, tokens, numbers)
+        read({k: v.to(device) for k, v in batch.items()}, take)
+    for _ in read_states(model, checked_batches(model, batches), forward):
         # glibc would keep the holes that batches of many shapes leave, and a long measurement grow until it is killed
         with contextlib.suppress(OSError, AttributeError): ctypes.CDLL(None).malloc_trim(0)
     return found

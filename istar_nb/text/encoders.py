@@ -6,7 +6,7 @@
 __all__ = ['minilm_package', 'mpnet_parts', 'mpnet_files', 'PACKAGED', 'tiny_shapes', 'ALIASES', 'special', 'Head',
            'minilm_folder', 'check_files', 'join_parts', 'mpnet_folder', 'wordpiece', 'tiny_tokenizer', 'Encoder',
            'pretrained_folder', 'without_revision', 'local_source', 'weights_folder', 'quiet', 'text_part',
-           'load_pretrained', 'fit_tokenizer', 'load_encoder', 'forward_with_states', 'hidden_states',
+           'load_pretrained', 'fit_tokenizer', 'load_encoder', 'forward_with_states', 'hidden_states', 'LayerReader',
            'padding_matters']
 
 # %% ../../nbs/text/06_encoders.ipynb #605e8069
@@ -16,7 +16,7 @@ import re
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -28,11 +28,11 @@ from zipfile import BadZipFile, ZipFile
 
 import torch
 from safetensors import SafetensorError
-from torch import nn
+from torch import Tensor, nn
 
 from ..base.checks import near
 from ..base.files import files_sha256, local_path
-from ..base.states import HiddenStates, asked_for, layer_count, stands_for_text
+from ..base.states import HiddenStates, asked_for, configs_of, layer_count, stands_for_text
 from ..penalties.isolayer import ClsModel
 from .tasks import Task, load_task
 
@@ -477,22 +477,129 @@ def forward_with_states(
     return out, HiddenStates(states, batch["attention_mask"], causal=stands_for_text(out, batch, model))
 
 # %% ../../nbs/text/06_encoders.ipynb #c5f4bb0d
+def _to_front(batch:dict)->tuple[dict,Tensor|None]: # with texts that begin at its first place; (B, T) where tokens went
+    "A batch without padding before its texts; None where there was none."
+    if (mask := batch.get("attention_mask")) is None:
+        return batch, None
+    before, places = mask.bool().int().argmax(1, keepdim=True), torch.arange(mask.shape[1], device=mask.device)
+    if not before.any():
+        return batch, None
+    there, back = ((places + shift) % len(places) for shift in (before, -before))
+    return {name: x.gather(1, there) if x.shape == there.shape else x for name, x in batch.items()}, back
+
+
+def _from_front(x:Tensor|None, back:Tensor|None)->Tensor|None:
+    return x if x is None or back is None else x.gather(1, back.to(x.device)[..., None].expand_as(x))
+
+
+@contextmanager
+def _without_cache(model:nn.Module)->Iterator[None]:
+    "A decoder keeps no keys and values of its layers, which only generating needs."
+    configs = {id(c): c for c in configs_of(model) if getattr(c, "use_cache", None)}.values()
+    for config in configs:
+        config.use_cache = False
+    try:
+        yield
+    finally:
+        for config in configs:
+            config.use_cache = True
+
+
 def hidden_states(
     model:nn.Module,        # a Hugging Face model
     batch:dict,             # `input_ids` and `attention_mask` (B, T), padded on any side, and what else the model takes
     layers:int|Iterable[int]|str|None="all", # to keep states of; see `choose_layers`
 )->HiddenStates:            # L+1 layers of (B, T, d), in the order of the batch
     "The states of the layers for one batch; padding before a text does not move its tokens to later positions."
-    if (mask := batch.get("attention_mask")) is None:
-        return forward_with_states(model, batch, layers)[1]
-    before, places = mask.bool().int().argmax(1, keepdim=True), torch.arange(mask.shape[1], device=mask.device)
-    if not before.any():
-        return forward_with_states(model, batch, layers)[1]
-    there, back = ((places + shift) % len(places) for shift in (before, -before))
-    moved = {name: x.gather(1, there) if x.shape == there.shape else x for name, x in batch.items()}
-    states = forward_with_states(model, moved, layers)[1]
-    def returned(x): return x if x is None else x.gather(1, back[..., None].expand_as(x))
-    return replace(states, layers=[returned(x) for x in states.layers], mask=mask)
+    moved, back = _to_front(batch)
+    with _without_cache(model):
+        states = forward_with_states(model, moved, layers)[1]
+    return replace(states, layers=[_from_front(x, back) for x in states.layers], mask=batch["attention_mask"])
+
+# %% ../../nbs/text/06_encoders.ipynb #c5f4bb0f
+@contextmanager
+def _watched(modules:Iterable[nn.Module], see:Callable[[tuple,Tensor],None])->Iterator[None]:
+    "Have what modules return seen, with the module and the number of its call."
+    calls = Counter()
+    def hook(module, _, output):
+        x, call = output[0] if isinstance(output, (tuple, list)) else output, (module, calls[module])
+        calls[module] += 1
+        if isinstance(x, Tensor):
+            see(call, x)
+    handles = [module.register_forward_hook(hook) for module in modules]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class LayerReader:
+    "Hands over the states of a model's layers one by one, as they are computed."
+    def __init__(self,
+        model:nn.Module,        # a Hugging Face model in eval mode
+        layers:int|Iterable[int]|str|None="all", # to hand over; see `choose_layers`
+    ):
+        self.model, self.layers = model, layers
+        self.places: dict|None = None    # call -> its layer; empty where all are kept, None where that is not known
+
+    @torch.no_grad()
+    def __call__(self,
+        batch:dict,                              # as of `hidden_states`
+        take:Callable[[int,HiddenStates],None],  # called with a layer, and states among which it is
+    )->None:
+        "Read a batch."
+        if self.places is None:
+            self._find(batch)
+        if self.places:
+            try:
+                return self._hand_over(batch, take)
+            except _Padded:
+                self.places = {}
+        states = hidden_states(self.model, batch, self.layers)
+        for l in states.choose(self.layers):
+            take(l, states)
+
+    def _find(self, batch:dict)->None:
+        "Find out which calls return the states of the layers, from a few tokens of one text."
+        mask = batch["attention_mask"].bool()
+        row = int(mask.sum(1).argmax())
+        tokens, self.places = mask[row].nonzero()[:8, 0], {}
+        if any(hasattr(m, "_orig_mod") or getattr(m, "_compiled_call_impl", None) for m in self.model.modules()):
+            return
+        if len(tokens) < 2:
+            self.places = None
+            return
+        few = {name: x[row:row+1, tokens] if x.shape == mask.shape else x for name, x in batch.items()}
+        returned: dict = {}
+        with _watched(self.model.modules(), lambda call, x: returned.update({call: x.clone()})), \
+                _without_cache(self.model):
+            self.out, states = forward_with_states(self.model, few, self.layers)
+        found: dict = {}
+        for l in states.choose(self.layers):
+            wanted = states.layers[l]
+            same = (call for call, x in returned.items() if call not in found and x.shape == wanted.shape
+                    and torch.equal(x, wanted))
+            found[next(same, None)] = l
+        if None not in found:
+            self.places = found
+
+    def _hand_over(self, batch:dict, take:Callable[[int,HiddenStates],None])->None:
+        (moved, back), mask = _to_front(batch), batch["attention_mask"]
+        causal, count = stands_for_text(self.out, moved, self.model), layer_count(self.model) + 1
+        def see(call, x):
+            if (l := self.places.get(call)) is None:
+                return
+            if x.shape[:2] != mask.shape:
+                raise _Padded
+            states = _from_front(x, back)
+            take(l, HiddenStates([states if i == l else None for i in range(count)], mask, causal=causal))
+        with _watched({module for module, _ in self.places}, see), _without_cache(self.model):
+            self.model(**moved)
+
+
+class _Padded(Exception):
+    "Layers compute more tokens than the batch has, as BigBird's do."
 
 # %% ../../nbs/text/06_encoders.ipynb #5e0a71c6
 @torch.no_grad()
