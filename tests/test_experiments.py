@@ -25,7 +25,7 @@ from istar_nb.study.verdicts import correct, meanings
 from istar_nb.sweeps.grids import grid
 from istar_nb.text.tasks import task_title
 from istar_nb.training.records import record_json, record_texts
-from istar_nb.training.runs import defaults, multiple_of
+from istar_nb.training.runs import defaults
 
 root = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(root/"tools"))
@@ -353,7 +353,7 @@ def invented(path, *names):
     model = json.loads(record_json(whole.root/"runs", whole.ids("padding-base")[0]))
     shutil.copy(whole.root/"majority.json", path/"results")
     for c in (c for name in names for c in grid(*whole.specs(name))):
-        factor = multiple_of(c) or 1.
+        factor = c.multiple or 1.
         iota, share = 0.1*(1 if c.placebo else factor)*(1 + c.seed % 8/100), 0.01 + c.seed % 8/3000
         score = 0.7 + share*factor*(not c.placebo)
         last = model["epochs"][-1] | dict(isoscore=iota, padding_isoscore=0.01)

@@ -9,8 +9,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from istar_nb.text.encoders import forward_with_states, load_encoder
 from istar_nb.penalties.isolayer import (ClsModel, Features, IsoBN, IsoLayer, JointLoss, cls_features,
-                                         make_transform, split_indices, train_isolayer)
-from istar_nb.text.features import Collator, encode
+                                         make_transform, train_isolayer)
+from istar_nb.text.features import Collator, encode, split_indices
 from istar_nb.text.tasks import load_task
 from istar_nb.training.runs import RunConfig
 from istar_nb.training.training import train

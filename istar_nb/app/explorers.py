@@ -15,14 +15,14 @@ import istar_nb
 from ..base.files import find_folder
 from ..report.figures import method_color, run_label
 from ..training.records import RunRecord, iterate_records
-from ..training.runs import METHODS, RunConfig, method_of, plain_of
+from ..training.runs import METHODS, RunConfig, method_of
 
 # %% ../../nbs/app/01_explorers.ipynb #690b038c
 def _plain_run(
     config:RunConfig, # any run
 )->RunConfig:         # what it is compared with
     "The run without a penalty from the same start."
-    plain = plain_of(config)
+    plain = config.plain
     if config.start_isoscore is None:
         return plain
     return replace(plain, method="reparametrised", target=config.start_isoscore, shape=config.shape)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['ACTIVATIONS', 'TRANSFORMS', 'KEEP', 'LOSSES', 'IsoLayer', 'isotropy_loss', 'JointLoss', 'IsoBN', 'make_transform',
-           'token_states', 'ClsModel', 'Features', 'cls_features', 'split_indices', 'IsoLayerHistory', 'rank',
-           'SecondStage', 'train_isolayer']
+           'token_states', 'ClsModel', 'Features', 'cls_features', 'IsoLayerHistory', 'rank', 'SecondStage',
+           'train_isolayer']
 
 # %% ../../nbs/penalties/03_isolayer.ipynb #b1a7b2a2
 import copy
@@ -334,18 +334,6 @@ def cls_features(
     if not states:
         raise ValueError("`batches` is empty")
     return Features(torch.cat(states), torch.cat(labels))
-
-# %% ../../nbs/penalties/03_isolayer.ipynb #d8663bc2
-def split_indices(
-    n:int,               # examples
-    fraction:float=0.3,  # share of the second part, for early stopping
-    seed:int=0,          # decides the draw
-)->tuple[list[int],list[int]]: # ascending
-    "The 70/30 split of the training examples (Section 4.1), drawn before fine-tuning."
-    fraction = check_number("fraction", fraction, "(0, 1)")
-    generator, second = torch.Generator().manual_seed(seed), round(n*fraction)
-    order = torch.randperm(n, generator=generator, device="cpu").tolist()
-    return sorted(order[second:]), sorted(order[:second])
 
 # %% ../../nbs/penalties/03_isolayer.ipynb #bf3f80de
 class IsoLayerHistory(NamedTuple):

@@ -27,7 +27,7 @@ import numpy as np
 from ..base.files import local_folder
 from ..base.checks import check_number, near
 from ..training.records import RunRecord, iterate_records
-from ..training.runs import RunConfig, defaults, multiple_of, plain_of
+from ..training.runs import RunConfig, defaults
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -203,7 +203,7 @@ def grid(
     if seeds is not None:
         configs = [replace(c, seed=s) for s in whole_numbers(seeds, "seeds") for c in configs]
     configs = _unique(configs)
-    plain = [plain_of(c) for c in configs if isinstance(c, RunConfig) and multiple_of(c)]
+    plain = [c.plain for c in configs if isinstance(c, RunConfig) and c.multiple]
     return list({c.id: c for c in (*plain, *configs)}.values())
 
 # %% ../../nbs/sweeps/00_grids.ipynb #9db2ec72

@@ -27,7 +27,7 @@ from ..base.files import absolute, folder_beside, json_files, open_root, read_te
 from ..base.programs import check_alone
 from ..text.tasks import TASKS
 from ..training.records import RunRecord, find_record, finite, other_origin, remedy
-from ..training.runs import RunConfig, multiple_of, plain_of
+from ..training.runs import RunConfig
 
 # %% ../../nbs/sweeps/02_sweeps.ipynb #45e486f1
 def label(
@@ -162,7 +162,7 @@ def sweep(
     folder = str(folder_beside(root, "checkpoints", checkpoints))
     job = Job(absolute(root), data_dir and absolute(data_dir), hub, folder, checkpoint_every, retry_failed, remake,
               started_in=os.getcwd(), models=models and absolute(models))
-    failures, first = {}, {plain_of(c).id for c in configs if multiple_of(c)}    # of which targets are multiples
+    failures, first = {}, {c.plain.id for c in configs if c.multiple}    # of which targets are multiples
     before = [] if dry_run or not first else [[c for c in configs if c.id in first]]
     for part in (*before, configs):
         planned = _current(plan(part, job.root, retry_failed), job)

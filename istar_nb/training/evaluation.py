@@ -26,7 +26,7 @@ from ..base.points import check_finite, has_float64, host_numbers, peak, scalar_
 from ..base.processes import all_processes
 from ..base.programs import progress_bar
 from ..penalties.regularizers import pooled_isoscore
-from .runs import padding_counts
+
 from ..geometry.scores import TooFew, isoscore, isoscore_from_cov
 from ..geometry.sums import inverse_norms, norms_of
 from ..base.states import HiddenStates, choose_layers
@@ -319,7 +319,7 @@ def evaluate(
     found.gather(setup)
     last, ends = epoch == setup.config.epochs, epoch in (0, setup.config.epochs)
     mean = dict(mean_activation=found.moments.layers[-1].mean.tolist()) if ends else {}
-    padding = _padding_geometry(setup) if padding_counts(setup.config) else {}
+    padding = _padding_geometry(setup) if setup.config.counts_padding else {}
     star = _star_scores(found.moments.layers, setup.penalty)
     return rounded({**_head_scores(task, found.outputs, features, data.validation), **found.geometry(), **star,
                     **padding, **_head_answers(task, found.outputs, features, last), **mean})

@@ -5,9 +5,8 @@
 # %% auto #0
 __all__ = ['okabe_ito', 'METHODS', 'penalties', 'options', 'owners', 'entry_points_group', 'schema', 'run_file', 'MethodName',
            'defaults', 'Option', 'parameters_of', 'Method', 'method_options', 'full_name', 'remember_method',
-           'method_of', 'has_penalty', 'is_known', 'takes_option', 'arguments_of', 'check_options', 'make_penalty',
-           'make_module', 'begin_of', 'allowed', 'fits', 'check_type', 'Described', 'with_options', 'RunConfig',
-           'task_of', 'plain_of', 'multiple_of', 'throughout', 'padding_counts']
+           'method_of', 'has_penalty', 'is_known', 'takes_option', 'check_options', 'make_penalty', 'make_module',
+           'allowed', 'fits', 'check_type', 'Described', 'with_options', 'RunConfig', 'task_of']
 
 # %% ../../nbs/training/02_runs.ipynb #2dddff2a
 import ast
@@ -285,15 +284,6 @@ def _imported(place:str)->Callable:
         raise ValueError(f"`method` {place!r} cannot be imported: {e}") from None
 
 
-def arguments_of(
-    c,       # configuration of a run
-)->dict:     # by the names of the class's parameters
-    "The options that a run gives its method's class: fields of the run, or what it says of a class of one's own."
-    if c.method not in METHODS:
-        return c.options or {}
-    return {option.parameter: getattr(c, name) for name, option in METHODS[c.method].options.items()}
-
-
 @cache
 def _check_arguments(place:str, arguments:tuple, first:tuple)->None:
     _imported(place)(*first, **dict(arguments))
@@ -306,7 +296,7 @@ def check_options(
     row = METHODS.get(c.method, METHODS["none"])
     if any(getattr(c, name) != option.default for name, option in row.options.items()):
         place = row.penalty or row.module or row.stage
-        _check_arguments(place, tuple(arguments_of(c).items()), (2,) if row.module else ())
+        _check_arguments(place, tuple(c.arguments.items()), (2,) if row.module else ())
 
 # %% ../../nbs/training/02_runs.ipynb #9m510005
 def _said_in_table(c, kind:str)->dict:
@@ -341,7 +331,7 @@ def make_penalty(
         raise ValueError(f"`method` {c.method!r} is known from records alone: there is no penalty of this name here")
     make = _imported(method_of(c.method).penalty)
     said = _said_in_table(c, kind) if c.method in METHODS else _said(c, inspect.signature(make).parameters)
-    penalty = check_regularizer(make(**said | arguments_of(c)))
+    penalty = check_regularizer(make(**said | c.arguments))
     if not c.whole_update or penalty.needs_update:
         return penalty
     return WholeUpdate(penalty)
@@ -353,14 +343,7 @@ def make_module(
 ):            # what stands between [CLS] and the head; None: nothing
     "The module of a run whose method has one."
     place = method_of(c.method).module
-    return _imported(place)(dim, **arguments_of(c)) if place else None
-
-# %% ../../nbs/training/02_runs.ipynb #fc9ef187
-def begin_of(
-    c,             # configuration of the run
-)->Callable|None:  # (configuration, model, training texts' `HiddenStates`): changes the model; None: nothing does
-    "What a run does to its model before training."
-    return method_of(c.method).begin or (_reparametrise if c.start_isoscore is not None else None)
+    return _imported(place)(dim, **c.arguments) if place else None
 
 # %% ../../nbs/training/02_runs.ipynb #088e843a
 @cache
@@ -571,6 +554,38 @@ class RunConfig(Described):
         left = {name: value for name, value in own.items() if getattr(self, name) != value}
         return replace(self, **left) if left else self
 
+    @property
+    def plain(self)->"RunConfig":
+        "The run without a penalty that this one is compared with: its rows, head, training and seed."
+        return replace(self, method="none", **{name: defaults[name] for name in ("lam", "options", *owners)})
+
+    @property
+    def arguments(self)->dict: # by the names of the class's parameters
+        "The options of its method's class: fields of the run, or what it says of a class of one's own."
+        if self.method not in METHODS:
+            return self.options or {}
+        return {option.parameter: getattr(self, name) for name, option in METHODS[self.method].options.items()}
+
+    @property
+    def begin(self)->Callable|None: # (configuration, model, training texts' `HiddenStates`): changes the model
+        "What the run does to its model before training; None: nothing."
+        return method_of(self.method).begin or (_reparametrise if self.start_isoscore is not None else None)
+
+    @property
+    def multiple(self)->float|None: # such as 0.5 for "0.5x"; None where the target is a number or there is none
+        "The target in units of the plain run's IsoScore."
+        return float(self.target.partition("x")[0]) if isinstance(self.target, str) else None
+
+    @property
+    def throughout(self)->bool:
+        "Whether the target follows the plain run's IsoScore from update to update."
+        return isinstance(self.target, str) and self.target.endswith("throughout")
+
+    @property
+    def counts_padding(self)->bool:
+        "Whether the run says something about padding: its penalty counts it, or its batches are padded as released."
+        return self.complete.tokens not in ("real", "cls") or self.batches == "random"
+
 
 defaults = {f.name: f.default for f in fields(RunConfig)}
 
@@ -666,7 +681,7 @@ def _check_multiple(c:RunConfig)->None:
     "An error for a `target` in words that is no multiple, or that no plain run tells."
     if not isinstance(c.target, str):
         return
-    if not re.fullmatch(r"\d*\.?\d+x( throughout)?", c.target) or not multiple_of(c):
+    if not re.fullmatch(r"\d*\.?\d+x( throughout)?", c.target) or not c.multiple:
         raise ValueError("`target` must be a number, or a multiple of the plain run's IsoScore such as '0.5x' or "
                          f"'0.5x throughout', not {c.target!r}")
     if not has_penalty(c.method):
@@ -675,38 +690,6 @@ def _check_multiple(c:RunConfig)->None:
         raise ValueError(f"`target` {c.target!r} is of the text in all layers together: leave out `layers` and "
                          "`per_layer`, and let `tokens` be 'real'")
     others = c.zeta, c.whole_update, c.scope
-    if throughout(c) and (c.method != "istar" or others != (0, False, "global")):
+    if c.throughout and (c.method != "istar" or others != (0, False, "global")):
         raise ValueError(f"`target` {c.target!r} is plain IsoScore of a micro-batch: let `method` be 'istar' and "
                          "`zeta` 0, and leave out `whole_update` and `scope`")
-
-
-
-# %% ../../nbs/training/02_runs.ipynb #2dca72d7
-def plain_of(
-    config:RunConfig, # of a run with any method
-)->RunConfig:         # with its rows, head, training and seed
-    "The run without a penalty that a run is compared with."
-    return replace(config, method="none", **{name: defaults[name] for name in ("lam", "options", *owners)})
-
-
-def multiple_of(
-    config:RunConfig, # of any run
-)->float|None:        # such as 0.5 for "0.5x"; None where the target is a number or there is none
-    "The target of a run in units of its plain run's IsoScore."
-    return float(config.target.partition("x")[0]) if isinstance(config.target, str) else None
-
-
-def throughout(
-    config:RunConfig, # of any run
-)->bool:
-    "Whether the target follows the plain run's IsoScore from update to update."
-    return isinstance(config.target, str) and config.target.endswith("throughout")
-
-
-
-# %% ../../nbs/training/02_runs.ipynb #ec5638b0
-def padding_counts(
-    config:RunConfig, # of a run
-)->bool:
-    "Whether a run says something about padding: its penalty counts it, or its batches are padded as released."
-    return config.complete.tokens not in ("real", "cls") or config.batches == "random"

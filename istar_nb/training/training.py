@@ -29,7 +29,7 @@ from ..base.files import absolute, check_writable, folder_beside, local_folder, 
 from ..base.modes import joinable_accelerators, random_state, set_random_state
 from ..base.programs import check_alone, collect_rarely, place_of_process, progress_bar, start_together, watched
 from ..text.encoders import quiet
-from .runs import Described, RunConfig, begin_of, multiple_of, plain_of, run_file, throughout
+from .runs import Described, RunConfig, run_file
 from .records import (Recorded, RunRecord, failed_record, find_record, keep_record, made_before,
                                        other_origin, save_failed)
 from .updates import Progress, Setup, evaluate_epoch, fine_tuning, make_record, update
@@ -244,22 +244,20 @@ def run_epochs(
 # %% ../../nbs/training/09_training.ipynb #13a2d572
 def _goal(config:RunConfig, root:str|Path)->float|list[tuple[int,float]]|None:
     "What a multiple of the plain run's IsoScore asks for, at its end or by update; None where there is no multiple."
-    if (times := multiple_of(config)) is None:
+    if (times := config.multiple) is None:
         return None
-    run = plain_of(config).id
+    run = config.plain.id
     plain = find_record(root, run)
     if plain is None or plain.status != "done":
         raise ValueError(f"`target` {config.target!r} is a multiple of the plain run's IsoScore, and {root} has no "
                          f"finished record of that run ({run}): train it first, or give both to a sweep")
-    at = [(s["update"], s["batch_isoscore"]) for s in plain.steps] if throughout(config) else [
+    at = [(s["update"], s["batch_isoscore"]) for s in plain.steps] if config.throughout else [
         (0, plain.epochs[-1]["isoscore"])]
     if not (goal := [(update, times*score) for update, score in at if score]):
         raise ValueError(f"`target` {config.target!r} has no meaning: the plain run ({run}) has no such IsoScore")
     if (most := max(score for _, score in goal)) >= 1:
         raise ValueError(f"`target` {config.target!r} of the plain run's IsoScore is {most:.3g}, and must be below 1")
-    return goal if throughout(config) else goal[0][1]
-
-
+    return goal if config.throughout else goal[0][1]
 
 # %% ../../nbs/training/09_training.ipynb #762af781
 def open_training(
@@ -329,7 +327,7 @@ def train(
             shutil.rmtree(folder, ignore_errors=True)    # killed between writing the record and this line
         return record
     if save_model is not None:
-        if begin_of(config):
+        if config.begin:
             raise ValueError(f"`save_model`: no folder of transformers holds the model of this run (method "
                              f"{config.method!r}), whose last states are mapped")
         check_writable(local_path(save_model), "save_model")

@@ -40,8 +40,7 @@ from ..text.features import TaskRows
 from ..text.tasks import Task, load_task, task_metrics
 from .evaluation import (batch_geometry, evaluate, host_masked, padding_gradient, read_states, rounded,
                                           state_sketch)
-from .runs import (Described, RunConfig, arguments_of, begin_of, make_module, make_penalty, method_of,
-                                    multiple_of, task_of, throughout)
+from .runs import Described, RunConfig, make_module, make_penalty, method_of, task_of
 from .records import RunRecord, environment, model_hashes
 
 # %% ../../nbs/training/08_updates.ipynb #49a08e5e
@@ -242,7 +241,7 @@ def fine_tuning(
     model, tokenizer = make_model(c, data.task, hub)
     data.read(tokenizer)
     _check_fit(data, layer_count(model), world)
-    if (begin := begin_of(c)) is not None:
+    if (begin := c.begin) is not None:
         some = data.batches(data.features, c.seed, 0)[:math.ceil(2000/c.batch_size)]
         batches = (data.collate([data.features[i] for i in rows]) for rows in some)
         begin(c, model, (states for _, states in read_states(model, batches)))
@@ -386,7 +385,7 @@ def update(setup:Setup, progress:Progress, group:list[list[int]])->dict:
     log |= dict(grad_norm=float(norm), **batch_geometry(states, c.tokens))
     if c.tokens == "all" and setup.twin is None:
         log |= padding_gradient(setup, states)
-    if throughout(c):
+    if c.throughout:
         log |= dict(sketch=rounded(state_sketch(states, c.seed*1_000_003 + updates), 4))
     return rounded(log)
 
@@ -441,7 +440,7 @@ def train_stage(setup:Setup)->dict: # what the run's last measurement says of it
     c, model, rows = setup.config, setup.bare, setup.data
     seen, stop = (frozen_features(setup, part) for part in (rows.features, rows.encode(rows.stop)))
     history, best = train_isolayer(model, seen, stop, metric=partial(stage_score, rows.task), seed=c.seed,
-                                   **arguments_of(c))
+                                   **c.arguments)
     if setup.world > 1:
         for value in model.transform.state_dict().values():
             torch.distributed.broadcast(value, 0)
@@ -461,7 +460,7 @@ def make_record(setup:Setup, progress:Progress)->RunRecord:
                 train=len(rows.train), validation=len(rows.validation))
     if found.source == "own":
         data |= dict(kind=task.kind, labels=list(task.labels))
-    if multiple_of(c):
+    if c.multiple:
         data |= dict(target=(setup.twin or setup).penalty.target)
     return RunRecord(asdict(c), c.id, "done", task.metric, progress.epochs[-1][task.metric], progress.epochs,
                      progress.steps, data, machine(setup), round(progress.seconds, 2), progress.started)
