@@ -142,7 +142,7 @@ mistakes = [(["--train", "films.csv", "--text", "review"], "--label is missing")
              "no column 'reviews' (did you mean review?); it has 'review', 'sentiment'"),
             (["--train", "nowhere.csv", "--text", "review", "--label", "sentiment"], "no file or folder"),
             (["--train", "films.txt", "--text", "review", "--label", "sentiment"], "must end in"),
-            (["--train", "gaps.csv", "--text", "review", "--label", "sentiment"], "empty in row 2"),
+            (["--train", "gaps.csv", "--text", "review", "--label", "sentiment"], "empty in line 4"),
             (["--train", "one.csv", "--text", "review", "--label", "sentiment"], "at least two classes"),
             (["--train", "films.csv", "--text", "stars", "--label", "sentiment"], "text is wanted"),
             (["--train", "films.csv", "--text", "review", "--label", "sentiment", "--task", "cola"],

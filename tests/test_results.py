@@ -1,5 +1,6 @@
 "Results that other tools wrote themselves are read as runs."
 import numpy as np
+import pandas as pd
 import pytest
 from transformers import TrainerState
 
@@ -37,3 +38,32 @@ def test_an_evaluator_of_sentence_transformers(tmp_path):
     found = read_results(tmp_path).iloc[0]
     assert (found.arm, found.seed, found.task, found.step) == ("plain", 3, "similarity_evaluation_dev", 20)
     assert found.cosine_spearman == pytest.approx(told["dev_spearman_cosine"])
+
+
+def test_a_table_of_a_tracker(tmp_path):
+    "What `mlflow.search_runs().to_csv` writes, also where MLflow is not installed, and the same from MLflow itself."
+    runs = [dict(Name=f"{arm}-{seed}", accuracy=0.8 + gain + seed/100, seed=seed)
+            for arm, gain in (("plain", 0), ("mine", 0.02)) for seed in range(6)]
+    ours = pd.DataFrame(runs)
+    theirs = pd.DataFrame({"run_id": [f"{i:032x}" for i in range(12)], "experiment_id": "1", "status": "FINISHED",
+                           "metrics.accuracy": ours.accuracy, "params.lr": "0.0001", "params.seed": ours.seed.map(str),
+                           "tags.mlflow.runName": ours.Name})
+    ours.assign(State="finished").to_csv(tmp_path/"wandb.csv", index=False)
+    theirs.to_csv(tmp_path/"mlflow.csv")
+    for given in (tmp_path/"wandb.csv", tmp_path/"mlflow.csv", theirs):
+        found = inb.judge(given, "plain", value="accuracy").table.iloc[0]
+        assert (found.contrast, found.seeds, found.verdict) == ("mine − plain", 6, "higher"), given
+        np.testing.assert_allclose(found.effect, 0.02)
+
+
+def test_runs_that_mlflow_logged(tmp_path):
+    "The table of MLflow's own store, where MLflow is installed."
+    mlflow = pytest.importorskip("mlflow")
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    for arm, gain in (("plain", 0), ("mine", 0.02)):
+        for seed in range(6):
+            with mlflow.start_run(run_name=f"{arm}-{seed}"):
+                mlflow.log_params(dict(method=arm, seed=seed))
+                mlflow.log_metrics(dict(accuracy=0.8 + gain + seed/100))
+    found = inb.judge(mlflow.search_runs(), "plain", value="accuracy").table.iloc[0]
+    assert (found.contrast, found.seeds, found.verdict) == ("mine − plain", 6, "higher")

@@ -30,7 +30,8 @@ from ..geometry.scores import isoscore_with_error
 from ..geometry.second_moments import Jackknifed, class_variances
 from ..report.figures import literal, png_bytes, signed, style
 from ..report.model_measures import model_label
-from ..report.reports import Section, html_page, save_report, show_table, with_error
+from ..report.reports import (Section, html_page, markdown_table, model_card, save_report, show_table,
+                                     with_error)
 from ..training.records import environment, finite
 
 # %% ../../nbs/embeddings/04_health.ipynb #596c6c42
@@ -61,13 +62,13 @@ def _cosine_findings(x:Tensor)->list[dict]:
                  "1 where all coordinates vary alike; uneven: below 0.5, and bits are wasted")]
 
 
-def _named_rows(found:Neighbours, rows:Tensor)->tuple[list[list[int]],list[list[int]]]:
+def _named_rows(found:Neighbours, names:Sequence[int|str])->tuple[list[list],list[list]]: # of the rows of `found`
     "Pairs of near-duplicates, closest first, and hubs with how many texts they are near to."
     distances, counts = found.distances[:, 0], torch.bincount(found.rows.flatten(), minlength=len(found.rows))
     pairs = {tuple(sorted((i, int(found.rows[i, 0])))): None
              for i in distances.argsort().tolist() if distances[i] < near_duplicate}
     hubs = [i for i in counts.argsort(descending=True).tolist() if counts[i] > 10*found.rows.shape[1]]
-    return ([rows[list(pair)].tolist() for pair in pairs], [[int(rows[i]), int(counts[i])] for i in hubs])
+    return [[names[i] for i in pair] for pair in pairs], [[names[i], int(counts[i])] for i in hubs]
 
 # %% ../../nbs/embeddings/04_health.ipynb #fcef511a
 def _coordinate_findings(x:Tensor)->list[dict]:
@@ -291,8 +292,8 @@ class Health:
     margin:float          # what would not matter
     verdict:str           # "collapsed", "healthy" or "not known"
     sentence:str          # the verdict, with what decides it
-    duplicates:list[list[int]] # two rows each that are near-duplicates, closest first
-    hubs:list[list[int]]  # a row each that is among the ten nearest of more than a hundred texts, and of how many
+    duplicates:list[list[int|str]] # two texts each, or rows, that are near-duplicates, closest first
+    hubs:list[list[int|str]] # a text or row each that is among the ten nearest of more than a hundred, and of how many
     findings:list[dict]   # name, value, value_se, verdict, note
     variants:list[dict]   # name, kind, dims, bytes, and what each is judged by
     answers:dict[str,str] # question -> answer
@@ -338,12 +339,14 @@ class Health:
         return fig
 
     def opening(self)->str:
-        "The verdict in a sentence, and which rows are near-duplicates or hubs."
+        "The verdict in a sentence, and which texts or rows are near-duplicates or hubs."
         n = len(self.duplicates)
-        rows = [f"{n:,} pair{'s'*(n != 1)} of near-duplicates, first rows "
-                + ", ".join(f"{i} and {j}" for i, j in self.duplicates[:5]) + "."]*bool(self.duplicates)
-        hubs = ", ".join(f"row {i} (near {count:,} texts)" for i, count in self.hubs[:5])
+        def called(row): return f"row {row}" if isinstance(row, int) else f"{row!r:.60}"
+        rows = [f"{n:,} pair{'s'*(n != 1)} of near-duplicates, first "
+                + ", ".join(f"{called(i)} and {called(j)}" for i, j in self.duplicates[:5]) + "."]*bool(self.duplicates)
+        hubs = ", ".join(f"{called(i)} (near {count:,} texts)" for i, count in self.hubs[:5])
         rows += [f"Hubs: {hubs}."]*bool(self.hubs)
+        rows += ["Rows are counted from 0."]*any(isinstance(row, int) for row, _ in [*self.duplicates, *self.hubs])
         return " ".join([self.sentence, *rows])
 
     def show(self)->None:
@@ -355,14 +358,19 @@ class Health:
         for question, answer in self.answers.items(): print(f"{question:<{width}}  {answer}")
 
     def save(self,
-        path:str|Path, # .html for a page with figures, .json for the numbers
+        path:str|Path, # .html for a page with figures, .json for the numbers, .md for a model card
     )->Path:           # the file
         "Write everything to a file."
-        return save_report(self, lambda: _health_page(self), path)
+        return save_report(self, lambda: _health_page(self), path, self._card)
+
+    def _card(self)->str:
+        values = {f["name"]: f["value"] for f in self.findings if f["value"] is not None}
+        notes = [self.sentence, markdown_table(*self.finding_table()), _how]
+        return model_card(self.model, self.source, "\n\n".join(notes), values)
 
 # %% ../../nbs/embeddings/04_health.ipynb #53b0de3d
 def _embedded(model:object, texts:Iterable|None, hub:bool, tokens:str|None, max_length:int, progress:bool, more:dict
-             )->tuple[Vectors,Questions,str]: # and what the model is called
+             )->tuple[Vectors,Questions,Sequence[int|str],str]: # and what the rows and the model are called
     "Vectors of a model or a file, and who describes, fits and judges."
     points = isinstance(model, (Tensor, np.ndarray)) or isinstance(model, (str, Path)) and local_path(model).is_file()
     if points:
@@ -374,16 +382,17 @@ def _embedded(model:object, texts:Iterable|None, hub:bool, tokens:str|None, max_
             q = read_points(more["searches"], "queries")
             if q.shape[1] != x.shape[1]: raise ValueError(f"`queries` must have {x.shape[1]} columns, not {q.shape[1]}")
             more["searches"], x = range(len(x), len(x) + len(q)), torch.cat([x, q.to(x)])
-        return Vectors(x, {}, "rows of points"), questions(_RowNumbers(len(x)), None, **more), name
+        return Vectors(x, {}, "rows of points"), questions(_RowNumbers(len(x)), None, **more), range(len(x)), name
     index = _Texts()
     asked, rows = in_roles(questions(index, texts, **more))
     listed, (numbers, roles) = list(index.numbers), zip(*rows)
     vectors = sentence_vectors(model, [listed[i] for i in numbers], tokens, roles, hub, max_length, progress)
     if len(wrong := (~vectors.points.isfinite().all(1)).nonzero()):
         raise ValueError(f"`texts`: the vector of {listed[numbers[int(wrong[0])]]!r:.60} is not finite")
-    if isinstance(model, (str, Path)): return vectors, asked, Path(model).name or str(model)
+    names = [listed[i] for i in numbers]
+    if isinstance(model, (str, Path)): return vectors, asked, names, Path(model).name or str(model)
     inner = model[0] if isinstance(model, tuple) else getattr(model[0], "auto_model", model)
-    return vectors, asked, model_label(inner) if hasattr(inner, "config") else type(inner).__name__
+    return vectors, asked, names, model_label(inner) if hasattr(inner, "config") else type(inner).__name__
 
 
 def _source_of(asked:Questions, how:str)->str:
@@ -412,7 +421,7 @@ def health(
     "Whether sentence vectors are fit for retrieval, and what centring, whitening, cutting or quantising them would do."
     k, margin = check_number("k", k, "[1, inf)", whole=True), check_number("margin", margin, "(0, 1)")
     more = dict(pairs=pairs, relevant=relevant, documents=documents, searches=queries, labels=labels)
-    vectors, asked, name = _embedded(model, texts, hub, tokens, max_length, progress, more)
+    vectors, asked, names, name = _embedded(model, texts, hub, tokens, max_length, progress, more)
     x, described = vectors.points, vectors.points[asked.described]
     kinds, graph = kinds_of(described)
     said = verdict_on(kinds)
@@ -426,6 +435,8 @@ def health(
         raise ValueError(f"`k` is {k}, and of {shown} documents all would be shown: give more, or a smaller `k`")
     dims, d = check_dims(dims, x.shape[1]), x.shape[1]
     rows, named = [dict(name="as they are", kind="raw", dims=d, bytes=4*d)], ([], [])
-    if graph: rows, named = _variant_rows(x, asked, dims, k, margin), _named_rows(graph, asked.described)
+    if graph:
+        rows = _variant_rows(x, asked, dims, k, margin)
+        named = _named_rows(graph, [names[i] for i in asked.described.tolist()])
     return Health(name, _source_of(asked, vectors.how), k, margin, said.word, said.sentence, *named, findings, rows,
                   advice_on(rows), environment())

@@ -142,5 +142,6 @@ def read_points(
     if len(wrong := (~x.norm(dim=1).isfinite()).nonzero()):
         raise ValueError(f"`{name}` has values that are not finite, or too large for {x.dtype} to square, in row "
                          f"{int(wrong[0])} (counted from 0)")
-    if not x.any(1).all(): raise ValueError(f"`{name}` has a zero vector in row {int((~x.any(1)).nonzero()[0])}")
+    if len(zero := (~x.any(1)).nonzero()):
+        raise ValueError(f"`{name}` has a zero vector in row {int(zero[0])} (counted from 0)")
     return x

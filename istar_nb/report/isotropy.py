@@ -48,6 +48,12 @@ class Isotropy:
         rows = {(model, layer): numbers(s) for model, layers in self.measures.items() for layer, s in layers.items()}
         return pd.DataFrame(list(rows.values()), pd.MultiIndex.from_tuples(rows, names=["model", "layer"]))
 
+    def values(self)->dict[str,float]: # such as "minilm/6/isoscore" -> 0.247
+        "Every number under a name, as `wandb.log`, `mlflow.log_metrics` and the `log` of an `Accelerator` take them."
+        rows = self.frame().select_dtypes("number").iterrows()
+        return {f"{model}/{layer}/{name}": float(value) for (model, layer), row in rows
+                for name, value in row.dropna().items()}
+
     def plot(self,
         name:str="isoscore",     # of the measure, a column of `frame` that is no standard error
         ax:"Axes|None"=None,     # None for new ones

@@ -20,13 +20,13 @@ import numpy as np
 from ..base.files import local_path, write_file
 from ..base.checks import check_number, near
 from ..text.features import TaskRows
-from ..text.frames import file_format, read_splits
+from ..text.frames import file_format, read_splits, row_place
 from ..text.tasks import load_task
 from ..training.records import answers_of, iterate_records
 from ..training.runs import RunConfig, check_type, defaults, has_penalty, is_known, method_of, task_of
 from .figures import new_axes, signed
 from .reports import markdown_table, show_table, show_value
-from .results import is_results, read_results
+from .results import exported_runs, is_results, read_results
 from .statistics import (as_typed, check_columns, crossed_interval, holm, most_listed,
                                         paired_differences, random_signs, rows_measured, seeds_needed, sign_flip_test,
                                         spread, student_interval)
@@ -89,6 +89,7 @@ def read_runs(
         runs = load_records(runs)
     if runs.empty:
         raise ValueError("`runs` has no runs")
+    runs = exported_runs(runs)
     by = "arm" if "arm" in runs or "method" not in runs else "method"
     check_columns(runs, [by, "seed"], "runs")
     for name, words in ((by, f"{'an' if by == 'arm' else 'a'} {by}"), ("seed", "a seed")):
@@ -111,6 +112,7 @@ _missing = {"", "na", "n/a", "nan", "null", "none"}
 def _numbers(
     frame:"pd.DataFrame", # from `read_runs`
     name:str,             # of a column
+    where:object=None,    # the runs as they were given, for errors
 )->"pd.Series":           # of floats
     "A column that is compared; an error for a cell that is no number, and not called missing."
     def number(row, cell):
@@ -119,7 +121,7 @@ def _numbers(
         try:
             return float(cell)
         except (ValueError, TypeError):
-            raise ValueError(f"`runs`: column {name!r} is {cell!r:.60} in row {row} (counted from 0), and numbers are "
+            raise ValueError(f"`runs`: column {name!r} is {cell!r:.60} in {row_place(where, row)}, and numbers are "
                              "wanted") from None
     return frame[[]].assign(number=list(map(number, frame.index, frame[name]))).number
 
@@ -446,7 +448,7 @@ def judge(
     contrasts = read_contrasts(contrasts)
     names = dict.fromkeys([*(c.value for c in contrasts), *covariates])
     check_columns(frame, names, "runs")
-    frame = frame.assign(**{name: _numbers(frame, name) for name in names})
+    frame = frame.assign(**{name: _numbers(frame, name, runs if is_table(runs) else None) for name in names})
     answered, found = read_answers(runs, data_dir) if rows else None, []
     blocks = [name for name in _blocks if name in frame and (name != "measured on" or frame[name].nunique() > 1)]
     for contrast in contrasts:
