@@ -624,7 +624,7 @@ def test_a_column_called_status_has_words_of_its_own(run):
 
 
 @pytest.mark.parametrize("written, said", [
-    (dict(cell="{:.1f}%"), "column 'score' is '0.0%' in row 0"),
+    (dict(cell="{:.1f}%"), "column 'score' is '0.0%' in line 2"),
     (dict(cell="{:.2f} (best)"), "column 'score' is '0.00 (best)'"),
     (dict(arms=["naïve", "new"], encoding="latin-1"), "runs.csv cannot be read as a table"),
     (dict(arms=["", "new"]), "`runs` has a run without an arm"), (dict(arms=["plain"]), "one arm alone, 'plain'")])

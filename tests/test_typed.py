@@ -109,7 +109,7 @@ def test_a_run_a_table_or_a_task_may_stand_alone(run):
     ("measure", ["name what to measure", "istar measure sentences.txt"]), ("sweep", ["required: GRID"]),
     ("train --method istr", ["'none', 'istar'", "istar?"]), ("train --task sst-2", ["sst2?"]),
     ("train --model tiny-brt", ["--model", "tiny-bert?"]), ("measure --task sts-b", ["--task", "stsb?"]),
-    ("measure films.csv --column txt", ["--column 'txt'", "text?"]), ("measure films.csv", ["--column"]),
+    ("measure films.csv --column txt", ["column 'txt'", "text?"]), ("measure films.csv", ["--column"]),
     ("train films.csv --text txt --label sentiment", ["text?"]), ("runs --where taks=cola", ["--root runs"]),
     ("sweep bad.yaml", ["'laers'", "layers?"]), ("sweep worse.yaml", ["'run'", "runs?"]),
     ("train --limit many", ["--limit must be a whole number, not 'many'"]),
@@ -205,7 +205,7 @@ def test_a_model_of_random_weights_is_the_same_for_every_command(tokens, run):
 def test_a_text_of_spaces_alone_is_empty(run):
     Path("blank.csv").write_text("text,sentiment\ngood film,good\n   ,bad\n", encoding="utf-8")
     code, said = run("train", "blank.csv", "--text", "text", "--label", "sentiment", "--model", "tiny-bert")
-    assert code == 2 and "column 'text' is empty in row 1" in said, said
+    assert code == 2 and "column 'text' is empty in line 3" in said, said
 
 
 # Help ----------------------------------------------------------------------------------------------------------------
