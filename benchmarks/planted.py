@@ -2,10 +2,10 @@
 
 The healthy splits and the planted collapses are those of `benchmarks/collapse.py` (same folder of vectors), of 256
 texts. Asked are the verdict of `istar_nb`, vecscope and spectralyte by their own words (fail or bad of what is about
-collapse: cosines, ranks, near-duplicates), and five numbers that have no edge of their own: RankMe (Garrido et al.
+collapse: cosines, ranks, near-duplicates), and six numbers that have no edge of their own: RankMe (Garrido et al.
 2023), LiDAR (Thilak et al. 2024; views are passes with dropout), α-ReQ (Agrawal et al. 2022), matrix entropy (Skean et
-al. 2023, of the normalised vectors) and the effective rank of the covariance. Each of these gets an edge of its own
-encoder, which is more than a user has: the most extreme healthy split of MiniLM.
+al. 2023, of the normalised vectors), the effective rank of the covariance and MONAI's `EmbeddingCollapseMetric`. Each
+of these gets an edge of its own encoder, which is more than a user has: the most extreme healthy split of MiniLM.
 Writes results/benchmarks/planted.json when `--record` is given.
 """
 import argparse
@@ -45,6 +45,23 @@ for line in sys.stdin:
     found = {name: severity.severity(getattr(report, name)) for name in ("anisotropy", "dimensionality")}
     print(json.dumps([name for name, word in found.items() if word in ("fail", "bad")]), flush=True)
 """
+MONAI = """
+import json, sys, importlib.metadata as m
+import numpy as np, torch
+from monai.metrics.embedding_collapse import EmbeddingCollapseMetric
+metric = EmbeddingCollapseMetric()
+print(json.dumps(m.version("monai")), flush=True)
+for line in sys.stdin:
+    path, = json.loads(line)
+    print(json.dumps(-float(metric(torch.from_numpy(np.load(path)))["aggregate"])), flush=True)
+"""
+
+
+def peers_of():
+    "Others in environments of their own: what they say is the names of what failed, or a number, less is worse."
+    return dict(vecscope=Peer(peer_python("vecscope", "vecscope==0.2.0"), VECSCOPE),
+                spectralyte=Peer(peer_python("spectralyte", "spectralyte==0.4.0"), SPECTRALYTE),
+                monai=Peer(peer_python("monai", "monai==1.6.1", f"torch=={torch.__version__.partition('+')[0]}"), MONAI))
 
 
 def entropy_rank(shares):
@@ -106,8 +123,10 @@ def planted_views(views, kind, strength, rng):
 def asked(x, peers, folder):
     "What everything says of vectors."
     np.save(path := f"{folder}/vectors.npy", x.numpy())
+    said = {name: peer(path) for name, peer in peers.items()}
     words = dict(istar_nb=verdict_on(kinds_of(x)[0]).word == "collapsed")
-    return words | {name: bool(peer(path)) for name, peer in peers.items()}, numbers(x)
+    words |= {name: bool(failed) for name, failed in said.items() if isinstance(failed, list)}
+    return words, numbers(x) | {name: value for name, value in said.items() if isinstance(value, float)}
 
 
 def healthy(cache, peers, folder):
@@ -133,8 +152,7 @@ def main():
     load_before, rng, found = os.getloadavg()[0], np.random.default_rng(0), []
     views, cloud = views_of(args.cache), encoded("minilm", "cola", 10_000, args.cache)["last-mean"]
     with tempfile.TemporaryDirectory() as folder:
-        peers = dict(vecscope=Peer(peer_python("vecscope", "vecscope==0.2.0"), VECSCOPE),
-                     spectralyte=Peer(peer_python("spectralyte", "spectralyte==0.4.0"), SPECTRALYTE))
+        peers = peers_of()
         nulls = healthy(args.cache, peers, folder)
         own = [row["values"] for row in nulls if row["encoder"] == "minilm"]
         edges = {name: min(values[name] for values in own) for name in own[0]}
