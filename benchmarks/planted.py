@@ -59,9 +59,10 @@ for line in sys.stdin:
 
 def peers_of():
     "Others in environments of their own: what they say is the names of what failed, or a number, less is worse."
+    same_torch = f"torch=={torch.__version__.partition('+')[0]}"
     return dict(vecscope=Peer(peer_python("vecscope", "vecscope==0.2.0"), VECSCOPE),
                 spectralyte=Peer(peer_python("spectralyte", "spectralyte==0.4.0"), SPECTRALYTE),
-                monai=Peer(peer_python("monai", "monai==1.6.1", f"torch=={torch.__version__.partition('+')[0]}"), MONAI))
+                monai=Peer(peer_python("monai", "monai==1.6.1", same_torch), MONAI))
 
 
 def entropy_rank(shares):
