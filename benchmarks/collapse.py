@@ -2,8 +2,9 @@
 
 Reads sentences of CoLA, MRPC, QNLI and SQuAD from `ISTAR_DATA`, encodes them with MiniLM, MPNet (where it is
 installed) and random models, measures the five kinds of `istar_nb.embeddings.collapse` in disjoint splits of 64 to
-10,000 texts, and plants collapses in MiniLM's vectors. Writes results/benchmarks/collapse.json when `--record` is
-given.
+10,000 texts, and plants collapses in MiniLM's vectors. Last, the rate of false alarms: collapses that lie exactly on an
+edge, on average over draws, and how many of the draws are told. Writes results/benchmarks/collapse.json when `--record`
+is given.
 """
 import argparse
 import json
@@ -14,7 +15,8 @@ import numpy as np
 import torch
 
 from harness import store
-from istar_nb.embeddings.collapse import COLLAPSES, kinds_of, room_of, verdict_on
+from istar_nb.embeddings.collapse import (COLLAPSES, halves_of, kinds_of, neighbour_kinds, neighbours, room_of,
+                                            stream_kinds, verdict_on)
 from istar_nb.text.encoders import load_encoder
 from istar_nb.text.tasks import load_task
 
@@ -103,7 +105,7 @@ def planted(x, kind, strength, rng):
         x = x - x.mean(0) + away/away.norm()*spread*(strength/(1 - strength))**0.5
     if kind == "dimensional":    # all but that many directions shrunk to a hundredth
         vectors = torch.linalg.eigh((x - x.mean(0)).T @ (x - x.mean(0)))[1].flip(1)
-        scales = torch.where(torch.arange(x.shape[1]) < strength, 1, 0.01).double()
+        scales = (strength - torch.arange(x.shape[1])).clamp(0.01, 1).double()
         x = x.mean(0) + (x - x.mean(0)) @ vectors @ torch.diag(scales) @ vectors.T
     if kind == "cluster":    # distances to the nearest of twenty texts shrunk to that part
         centres = x[rng.choice(len(x), 20, replace=False)]
@@ -133,6 +135,36 @@ def detections(x, draws):
     return rows
 
 
+# kind -> what is planted for it, and the strengths between which its edge is
+EDGES = dict(total=("cone", 0.9, 0.999), cone=("cone", 0.9, 0.999), dimensional=("dimensional", 4, 40),
+             cluster=("cluster", 0.05, 1), partial=("partial", 0, 1))
+
+
+def on_edge(x, name, n, draws):
+    "Vectors that are exactly on the edge of a kind, on average: how many draws of them it calls collapsed."
+    kind, low, high = EDGES[name]
+    streamed = kind in ("cone", "dimensional")    # without bias: of all texts what it is of draws, on average
+
+    def all_of(strength): return x if kind == "partial" else planted(x, kind, strength, np.random.default_rng(1))
+    def drawn(every, strength, draws, rng):
+        for _ in range(draws):
+            rows = every[rng.choice(len(x), n, replace=False)]
+            if kind == "partial": rows = planted(rows, kind, 2*rng.binomial(n//2, strength)/n, rng)
+            kinds = stream_kinds(halves_of(rows)) if streamed else neighbour_kinds(neighbours(rows))
+            yield {name: kinds[name]}
+    def room(strength):
+        every = all_of(strength)
+        if streamed: return float(room_of(name, stream_kinds(halves_of(every))[name].value))
+        return room_of(name, np.mean([v[name].value for v in drawn(every, strength, 100, np.random.default_rng(2))]))
+    rises = room(high) > room(low)
+    for _ in range(10):
+        strength = (low + high)/2
+        low, high = (low, strength) if (room(strength) > COLLAPSES[name].edge) == rises else (strength, high)
+    found = list(drawn(all_of(strength), strength, draws, np.random.default_rng(n)))
+    return dict(kind=name, n=n, strength=strength, mean=rounded(np.mean([v[name].value for v in found])), draws=draws,
+                collapsed=sum(verdict_on(v).word == "collapsed" for v in found))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--cache", type=Path, required=True, help="folder for vectors of encoders")
@@ -145,9 +177,11 @@ def main():
     rows = nulls(args.cache)
     print(json.dumps(least_rooms(rows), indent=1))
     if args.only_nulls: return
-    table = detections(encoded("minilm", "cola", 10_000, args.cache)["last-mean"], args.draws)
+    cloud = encoded("minilm", "cola", 10_000, args.cache)["last-mean"]
+    table = detections(cloud, args.draws)
+    edges = [on_edge(cloud, name, 256, 300) for name in COLLAPSES]
     record = dict(edges={name: kind.edge for name, kind in COLLAPSES.items()}, least_rooms=least_rooms(rows),
-                  nulls=rows, planted=table)
+                  nulls=rows, planted=table, on_edge=edges)
     if args.record: store("collapse", load_before, **record)
 
 

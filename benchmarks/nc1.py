@@ -4,14 +4,16 @@ Declared before the first run. NC1 (Papyan et al. 2020) is tr(S_W S_B⁺)/C: var
 between their means, and in the directions of the means alone. `health` gives the share of variance that is between
 classes, `class_variances`, in all directions and without the bias of few points, and the kind *cluster*.
 
-MiniLM's vectors (means over tokens) of 1,500 texts each of SST-2 (2 classes), SST-5 (5) and `stdlib-docs`; draws of 256
-texts. Planted are collapses of texts onto the means of their classes, by shrinking what is within classes to a part: in
-all directions, of one class alone, and in the directions between the means alone. Each number's edge is its most
-extreme value in 200 healthy draws, and each strength is drawn 40 times.
+MiniLM's vectors (means over tokens) of 1,500 texts each of SST-2 (2 classes) and SST-5 (5); draws of 256 texts.
+Planted are collapses of texts onto the means of their classes, by shrinking what is within classes to a part: in all
+directions, of one class alone, and in the directions between the means alone. Each number's edge is its most extreme
+value in 200 healthy draws, and each strength is drawn 40 times.
 
 NC1 is added if there is a set and a way of planting in which it tells, in every draw, a weaker collapse than the share
 does, and none in which it tells a stronger one only. Also kept is the mean of each in healthy draws of 64, 256 and
 1,024 texts, because a number that depends on how many texts there are cannot have one edge.
+Amended when SST-2 was done and had decided against it by this rule: `stdlib-docs`, the third set that was declared, was
+left out.
 Writes results/benchmarks/nc1.json when `--record` is given.
 """
 import argparse
@@ -24,7 +26,7 @@ from collapse import passes
 from harness import store
 
 N, HEALTHY, DRAWS, STRENGTHS = 256, 200, 40, (0.95, 0.9, 0.8, 0.7, 0.5, 0.3)
-SETS = "sst2", "sst5", "stdlib-docs"
+SETS = "sst2", "sst5"
 
 
 def vectors_of(task):

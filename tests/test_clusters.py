@@ -54,3 +54,16 @@ def test_a_contrast_is_paired_by_seed(benchmark):
     np.testing.assert_allclose(found["differences"], [0.1, 0.2, 0.3])
     low, high = found["interval"]
     assert abs(found["difference"] - 0.2) < 1e-12 and found["p"] == 0.25 and low < 0 < high
+
+
+def test_nc1_is_the_formula_of_its_paper(monkeypatch):
+    "Papyan et al. 2020, by the covariances of its definition and numpy's pseudo-inverse."
+    monkeypatch.syspath_prepend(root/"benchmarks")
+    nc1 = runpy.run_path(str(root/"benchmarks"/"nc1.py"))["nc1"]
+    rng, y = np.random.default_rng(0), np.repeat([0, 1, 2], [20, 30, 40])
+    x = rng.normal(size=(90, 6)) + rng.normal(size=(3, 6))[y]
+    means = np.stack([x[y == c].mean(0) for c in range(3)])
+    within, between = x - means[y], means - means.mean(0)
+    inverse = np.linalg.pinv(between.T @ between/3, rcond=1e-10)
+    expected = np.trace(within.T @ within/90 @ inverse)/3
+    assert nc1(torch.from_numpy(x), torch.from_numpy(y)) == pytest.approx(expected, rel=1e-9)
