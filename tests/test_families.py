@@ -197,7 +197,7 @@ def test_layers_of_albert_are_calls_of_one_module_and_bigbird_pads_its_own():
 
 
 def test_states_and_cache_of_many_layers_are_not_kept():
-    "A decoder of 24 layers, in processes of their own: what its states and its keys and values would take is not taken."
+    "A decoder of 24 layers, in processes of their own: what its states and its keys and values would take is not."
     program = """if True:
         import resource, sys, torch
         from transformers import LlamaConfig, LlamaModel
