@@ -4,6 +4,7 @@ import tempfile
 import threading
 import time
 from contextlib import contextmanager, suppress
+from uuid import uuid4
 
 import psutil
 import pyarrow as pa
@@ -122,6 +123,37 @@ def test_texts_are_read_by_a_model_on_each_node(tmp_path, cluster):
             assert found[layer][name] == pytest.approx(wanted[name], rel=1e-3)
     with pytest.raises(ValueError, match="`tokens` must be 'cls', 'last' or 'mean' on Ray"):
         inb.measure(model, data, column="text", ids="number")
+    with pytest.raises(ValueError, match="`dtype` has no meaning for a dataset of Ray"):
+        inb.measure(model, data, tokens="mean", column="text", ids="number", dtype="bfloat16")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")    # of Ray itself
+def test_a_node_is_lost_and_no_row(tmp_path, cluster):
+    "Not a row of the vectors is left out or counted twice."
+    (tmp_path/"read").mkdir()
+    lost, blocks = [], 24
+    third = cluster.add_node(num_cpus=2, object_store_memory=80*2**20)
+    def read(block):
+        (tmp_path/"read"/f"{uuid4()}").write_text(ray.get_runtime_context().get_node_id())
+        time.sleep(0.5)
+        return block
+    def lose():
+        while not lost:
+            places = [file.read_text() for file in (tmp_path/"read").iterdir()]
+            if places.count(third.node_id) > 3:
+                lost.append(len(places))
+                cluster.remove_node(third, allow_graceful=False)
+            time.sleep(0.01)
+    thread = threading.Thread(target=lose, daemon=True)
+    rows = torch.randn(24_000, 16, generator=torch.Generator().manual_seed(0))*torch.linspace(2, 0.3, 16)
+    items = [dict(number=i, vector=row) for i, row in enumerate(rows.numpy())]
+    data = ray.data.from_items(items, override_num_blocks=blocks).map_batches(read, batch_size=None)
+    thread.start()
+    found = inb.measure(data, column="vector", ids="number").measures
+    assert found == inb.measure(rows, processes=1).measures
+    if not lost: lost.append(blocks)
+    thread.join()
+    assert lost[0] < blocks, "the node was lost on the way"
 
 
 def test_runs_of_two_processes_get_two_gpus_each(tmp_path, cluster, monkeypatch):

@@ -15,13 +15,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from datasets import Dataset, Features, Sequence, Value, load_dataset
+from safetensors.torch import load_file, save_file
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 from torchmetrics import MetricCollection
 from torchmetrics.wrappers import Running
 
 from istar_nb.base.covariance import covariance, participation_ratio
-from istar_nb.text.encoders import load_encoder
+from istar_nb.text.encoders import hidden_states, load_encoder
 from istar_nb.geometry.measures import (effective_rank, explained_variance, mean_activation, mean_cosine,
                                         outlier_dimensions, sv_anisotropy)
 from istar_nb.report.audit import _summaries
@@ -719,3 +720,23 @@ def test_a_difference_of_folded_scores_has_the_errors_of_folding():
     found = _difference(first, second)
     for name in ("isoscore", "isoscore_unbiased"):
         assert found[f"{name}_se"] == pytest.approx(np.hypot(first.summary[f"{name}_se"], second.summary[f"{name}_se"]))
+
+
+def test_states_that_another_engine_has_saved_are_measured_like_those_of_a_model(tmp_path):
+    "As the page on any size says: a file a text, with all layers."
+    torch.manual_seed(0)
+    encoder = load_encoder("tiny-bert")
+    texts = [f"a {word} word, number {i}" + " and more"*(i % 4) for i, word in enumerate(["good", "fine", "weak"]*10)]
+    for i, text in enumerate(texts):
+        with torch.no_grad():
+            states = hidden_states(encoder.model, dict(encoder.tokenizer([text], return_tensors="pt")))
+        save_file(dict(hidden_states=torch.stack([x[0] for x in states.layers], 1)), tmp_path/f"{i:02}.safetensors")
+    files = sorted(tmp_path.iterdir())
+    lengths = [len(load_file(file)["hidden_states"]) for file in files]
+    sentences = torch.arange(len(files)).repeat_interleave(torch.tensor(lengths)).tolist()
+    wanted, = measure(tuple(encoder), texts).measures.values()
+    for layer in range(3):
+        read = (load_file(file)["hidden_states"][:, layer] for file in files)
+        found = measure(read, sentences=sentences).measures["points"]["points"]
+        for name in ("count", "isoscore", "isoscore_unbiased", "isoscore_unbiased_se", "mean_cosine"):
+            assert found[name] == pytest.approx(wanted[str(layer)][name], rel=1e-5), name

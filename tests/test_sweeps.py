@@ -334,6 +334,20 @@ def test_what_slurm_cannot_take_is_named(options, said, tmp_path):
         sweep(dict(base=base), executor="slurm", address="local", progress=False, **places(tmp_path), **options)
 
 
+def test_what_would_stop_runs_elsewhere_is_said_before_anything_is_submitted(tmp_path, monkeypatch):
+    "All of it in one error, and nothing is written; a run that is done already needs nothing."
+    def submitted(*given): raise AssertionError("submitted")
+    monkeypatch.setitem(executors.executors, "ray", submitted)
+    def missing(job, places): raise ImportError("no Ray here")
+    monkeypatch.setitem(executors.elsewhere, "ray", missing)
+    spec = dict(base=base | dict(model=f"{tmp_path}/no model"), runs=[dict(task=["cola", "sst2"])])
+    with pytest.raises(ValueError, match="nothing is submitted") as refused:
+        sweep(spec, executor="ray", progress=False, root="memory://there", data_dir=tmp_path/"no data")
+    for said in ("no Ray here", "`root` must be seen by all", "no data/glue/cola", "no data/glue/sst2", "no model' is no alias"):
+        assert said in str(refused.value)
+    assert not list(tmp_path.iterdir())
+
+
 def test_whole_numbers_of_a_grid_are_decimal(tmp_path):
     (tmp_path/"grid.yaml").write_text("base: {label: on, text: no, train: a.csv, per_layer: yes, method: istar, lam: 1e-1}\nseeds: [010, 08]")
     assert [(c.seed, c.label, c.text, c.per_layer, c.lam) for c in grid(tmp_path/"grid.yaml")] == [(s, "on", "no", True, 0.1) for s in (10, 8)]

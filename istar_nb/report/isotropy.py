@@ -157,16 +157,20 @@ def _column(texts:Iterable, column:str|None)->Iterable:
 def _on_ray(data:object)->bool: return type(data).__module__.startswith("ray.data")
 
 
-def _measure_on_ray(model:object, texts:object, tokens:str, layers:object, hub:bool, column:str|None,
-                    ids:str|None)->Isotropy:
+def _measure_on_ray(model:object, texts:object, tokens:str, layers:object, hub:bool, max_length:int, column:str|None,
+                    ids:str|None, processes:int|None, **others)->Isotropy:
     "As of `measure`, of a dataset of Ray Data."
+    if given := [name for name, value in others.items() if value is not None]:
+        raise ValueError(f"`{given[0]}` has no meaning for a dataset of Ray")
     if column is None or ids is None:
         raise ValueError("`column` and `ids` must name the columns of the dataset with the points or texts, and with "
                          "the numbers of its rows, from 0")
     source = f"{column} of a Ray dataset"
-    if texts is None: return Isotropy(source, "all", dict(points=measure_dataset(model, column, ids)), environment())
+    if texts is None:
+        found = dict(points=measure_dataset(model, [column], ids)[column])
+        return Isotropy(source, "all", dict(points=found), environment())
     if not isinstance(model, str): raise ValueError("`model` must be a name on Ray: every machine loads it by itself")
-    found = measure_texts(model, texts, column, ids, tokens, layers, hub)
+    found = measure_texts(model, texts, column, ids, tokens, layers, hub, max_length, processes or 1)
     return Isotropy(source, tokens, {model: found}, environment())
 
 
@@ -187,13 +191,15 @@ def measure(
     device_map:object=None,           # where transformers puts its parts, such as "auto"; None: on one device
     column:str|None=None,             # of a file or dataset with columns: the one with the points, or with the texts
     ids:str|None=None,                # its column with the numbers of the rows, from 0; None: points are in order
-    processes:int|None=None,          # that share the work, one thread each; None: this one, or a launcher's
+    processes:int|None=None,          # that share the work, a thread each; None: this one, or a launcher's; Ray: actors
 )->Isotropy:
     "The isotropy of a model on texts, layer by layer, or of points."
     if processes is not None: check_number("processes", processes, "[1, inf)", whole=True)
     said = f", IsoScore* with ζ = {zeta:g}" if (zeta := check_reference(zeta, reference)) else ""
     if _on_ray(model if texts is None else texts):
-        return _measure_on_ray(model, texts, tokens, layers, hub, column, ids)
+        return _measure_on_ray(model, texts, tokens, layers, hub, max_length, column, ids, processes,
+                               sentences=sentences, memory=memory, zeta=zeta or None, dtype=dtype,
+                               device_map=device_map)
     loading = {k: v for k, v in dict(dtype=dtype, device_map=device_map).items() if v is not None}
     if texts is None:
         if loading: raise ValueError(f"`{next(iter(loading))}` is for a model, and there are no `texts` to read")
