@@ -72,6 +72,7 @@ class Neighbours(NamedTuple):
     "The nearest other texts of each text."
     distances:Tensor # (n, k) squared, in units of the mean between two texts, nearest first
     rows:Tensor      # (n, k) which they are
+    unit_error:Tensor # () the standard error of that unit, as a part of it
 
 
 def neighbours(
@@ -82,13 +83,14 @@ def neighbours(
     x = x.double() - x.double().mean(0)
     x = (x/(x.square().sum()*2/(len(x) - 1)).sqrt()).float()
     squares, found = x.square().sum(1), []
+    unit_error = squares.std()/squares.mean()/len(x)**0.5
     for start in range(0, len(x), 1024):
         part, own = x[start:start + 1024], torch.arange(min(1024, len(x) - start))
         distances = squares[own + start, None] + squares - 2*part @ x.T
         distances[own, own + start] = torch.inf
         found.append(distances.topk(min(k, len(x) - 1), largest=False))
     distances, rows = (torch.cat(kind) for kind in zip(*found))
-    return Neighbours(distances.clamp(min=0), rows)
+    return Neighbours(distances.clamp(min=0), rows, unit_error)
 
 
 near_duplicate = 0.01    # squared distance of near-duplicates, in units of the mean between two texts
@@ -100,7 +102,7 @@ def neighbour_kinds(
     nearest = found.distances[:, 0].double()
     n, alike = len(nearest), (nearest < near_duplicate).double().mean()
     ends = nearest.quantile(nearest.new_tensor([0.5 - 0.5/n**0.5, 0.5, 0.5 + 0.5/n**0.5]))
-    return dict(cluster=Jackknifed(ends[1], (ends[2] - ends[0])/2),
+    return dict(cluster=Jackknifed(ends[1], torch.hypot((ends[2] - ends[0])/2, ends[1]*found.unit_error)),
                 partial=Jackknifed(alike, (2*(alike*(1 - alike) + 1/n)/n).sqrt()))
 
 # %% ../../nbs/embeddings/03_collapse.ipynb #167c6a6c
