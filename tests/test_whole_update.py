@@ -103,6 +103,19 @@ def test_an_update_of_too_few_points_has_no_gradient():
         assert all(leaf.grad is None or not leaf.grad.any() for leaf in leaves), name
 
 
+def test_the_first_pass_keeps_no_graph():
+    weight, seen = torch.randn(6, 3, dims, requires_grad=True), []
+    def batches():
+        for _ in range(3):
+            states = HiddenStates([2*weight], torch.ones(6, 3))
+            seen.append(states.layers[0].requires_grad)
+            yield states, None
+    WholeUpdate(CosReg()).prepare(batches())
+    assert seen == [False]*3
+    with torch.inference_mode(): parts = [HiddenStates([torch.randn(6, 3, dims)], torch.ones(6, 3)) for _ in range(2)]
+    for few in (parts, parts[:1]): WholeUpdate(CosReg()).prepare((part, None) for part in few)
+
+
 class IsotropyTrainer(IsotropyTrainerMixin, Trainer): pass
 
 

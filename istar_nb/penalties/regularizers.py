@@ -162,22 +162,22 @@ class UpdateRegularizer(Regularizer):
     )->None:
         "Make the next calls, one for each of `batches`, share the penalty of all of them."
         self.shown, kept, labels = Shown(), [], []
-        with torch.inference_mode(False):
-            for states, its_labels in batches:
-                kept.append(self.read(check_states(states)))
-                labels.append(its_labels)
-                self.shown.marks.append(Shown.mark(states))
-            if not kept:
-                raise ValueError("`batches` is empty: an update has at least one micro-batch")
-            shapes, whole = [part.mask.shape for part in kept], joined(kept)
-            kept.clear()
-            leaves = [x.detach().to(working_dtype(x), copy=True).requires_grad_() for x in whole.kept]
+        for states, its_labels in batches:
+            kept.append(self.read(check_states(states)))
+            labels.append(its_labels)
+            self.shown.marks.append(Shown.mark(states))
+        if not kept:
+            raise ValueError("`batches` is empty: an update has at least one micro-batch")
+        shapes, whole = [part.mask.shape for part in kept], joined(kept)
+        kept.clear()
+        faulty = [each for each in labels if not isinstance(each, Tensor) or each.ndim != 1]
+        with torch.inference_mode(False), torch.autocast(whole.device.type, enabled=False):    # gradients are on here
+            fresh = len(shapes) > 1 and not whole.kept[0].is_inference()
+            leaves = [x.detach().to(working_dtype(x), copy=not fresh).requires_grad_() for x in whole.kept]
             found = iter(leaves)
             whole = replace(whole, layers=[None if x is None else next(found) for x in whole.layers])
-            faulty = [each for each in labels if not isinstance(each, Tensor) or each.ndim != 1]
-            with torch.enable_grad(), torch.autocast(whole.device.type, enabled=False):
-                value = self.of_batch(whole, faulty[0] if faulty else torch.cat(labels))
-                gradients = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
+            value = self.of_batch(whole, faulty[0] if faulty else torch.cat(labels))
+            gradients = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
         self.value = value.detach().to(leaves[-1].dtype)
         # a loop divides by the number of micro-batches
         parts = zip(*(g.mul_(len(shapes)).split([rows for rows, _ in shapes]) for g in gradients))
