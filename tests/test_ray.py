@@ -129,20 +129,24 @@ def test_texts_are_read_by_a_model_on_each_node(tmp_path, cluster):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")    # of Ray itself
 def test_a_node_is_lost_and_no_row(tmp_path, cluster):
-    "Not a row of the vectors is left out or counted twice."
+    "Not a row of the vectors is left out or counted twice. The other nodes wait until this one has gone."
     (tmp_path/"read").mkdir()
     lost, blocks = [], 24
     third = cluster.add_node(num_cpus=2, object_store_memory=80*2**20)
+    other, gone = third.node_id, tmp_path/"gone"
     def read(block):
-        (tmp_path/"read"/f"{uuid4()}").write_text(ray.get_runtime_context().get_node_id())
-        time.sleep(0.5)
+        here, end = ray.get_runtime_context().get_node_id(), time.monotonic() + 300
+        (tmp_path/"read"/f"{uuid4()}").write_text(here)
+        while here != other and not gone.exists() and time.monotonic() < end: time.sleep(0.05)
+        time.sleep(0.2)
         return block
     def lose():
         while not lost:
             places = [file.read_text() for file in (tmp_path/"read").iterdir()]
-            if places.count(third.node_id) > 3:
+            if places.count(other) > 3:
                 lost.append(len(places))
                 cluster.remove_node(third, allow_graceful=False)
+                gone.touch()
             time.sleep(0.01)
     thread = threading.Thread(target=lose, daemon=True)
     rows = torch.randn(24_000, 16, generator=torch.Generator().manual_seed(0))*torch.linspace(2, 0.3, 16)
