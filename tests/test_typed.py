@@ -373,7 +373,7 @@ def test_a_column_holds_texts_or_lists_of_words(run):
     assert len(table) == 2 and table.score.nunique() == table.isoscore.nunique() == 1
     for column in ("n", "ids"):
         code, said = run("measure", "tagged.jsonl", "--column", column, *small)
-        assert code == 2 and f"--column '{column}'" in said and "text is wanted" in said
+        assert code == 2 and f"column '{column}'" in said and "text is wanted" in said
         code, said = run("train", "tagged.jsonl", "--text", column, "--label", "label", *small)
         assert code == 2 and f"column '{column}'" in said and "text is wanted" in said
 
