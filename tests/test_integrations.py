@@ -21,11 +21,12 @@ from istar_nb.base import states
 from istar_nb.text.encoders import hidden_states, load_encoder
 from istar_nb.penalties.integrations import (IsotropyCallback, IsotropyLoss, IsotropyTrainerMixin, ReferenceCallback,
                                              WholeUpdateMixin, collect_reference, model_states)
+from istar_nb.penalties.whole_update import WholeUpdate
 from istar_nb.report.isotropy import measure
 from istar_nb.base.modes import evaluating, same_random_state
 from istar_nb.penalties.baselines import CosReg, RelativeStrength
 from istar_nb.base.states import HiddenStates, joined
-from istar_nb.penalties.regularizers import IStar, Regularizer, WholeUpdate
+from istar_nb.penalties.regularizers import IStar, Regularizer
 from istar_nb.text.features import Collator, encode
 from istar_nb.text.tasks import load_task
 from istar_nb.penalties.topology import EntropyRegularizer

@@ -325,13 +325,16 @@ def make_penalty(
     kind:str,  # of its task
 ):             # `Regularizer`
     "The penalty of a run whose method has one."
-    from istar_nb.penalties.regularizers import WholeUpdate, check_regularizer
+    from istar_nb.penalties.regularizers import check_regularizer
+    from istar_nb.penalties.whole_update import WholeUpdate
     if not is_known(c.method):
         raise ValueError(f"`method` {c.method!r} is known from records alone: there is no penalty of this name here")
     make = _imported(method_of(c.method).penalty)
     said = _said_in_table(c, kind) if c.method in METHODS else _said(c, inspect.signature(make).parameters)
     penalty = check_regularizer(make(**said | c.arguments))
-    return WholeUpdate(penalty) if c.whole_update and not penalty.needs_update else penalty
+    if not c.whole_update or penalty.needs_update:
+        return penalty
+    return WholeUpdate(penalty)
 
 
 def make_module(
