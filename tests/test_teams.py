@@ -191,7 +191,7 @@ def test_submitit_carries_out_runs_of_two_processes(tmp_path, tmp_path_factory):
 
 def test_without_submitit_it_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(ImportError, match=r"pip install istar_nb\[slurm\]"):
+    with pytest.raises(ValueError, match=r"pip install istar_nb\[slurm\]"):
         sweep(spec, executor="slurm", **places(tmp_path))
 
 
