@@ -339,5 +339,7 @@ def joined(
     def longer(x): return nn.functional.pad(x, (0, 0)*(x.ndim-2) + (0, length-x.shape[1]))
     def one(tensors): return None if tensors[0] is None else torch.cat([longer(x) for x in tensors])
     there = [torch.ones(part.mask.shape, dtype=torch.bool) if part.there is None else part.there for part in parts]
+    causal = [part.causal for part in parts]
     return replace(parts[0], layers=[one(same) for same in zip(*(part.layers for part in parts))],
-                   mask=one([part.mask for part in parts]), there=one(there))
+                   mask=one([part.mask for part in parts]), there=one(there),
+                   causal=torch.cat(causal) if isinstance(causal[0], Tensor) else causal[0])

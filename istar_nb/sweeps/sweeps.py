@@ -24,8 +24,8 @@ from typing import Literal, NamedTuple
 from .executors import Event, Job, Resources, elsewhere, executors
 from .grids import Plan, duration, grid, option_types, plan, show_plan, whole_numbers, with_seeds
 from ..base.checks import check_number
-from ..base.files import (absolute, folder_beside, json_files, local_folder, local_path, open_root, read_text,
-                                 write_whole)
+from ..base.files import (absolute, check_writable, folder_beside, json_files, local_folder, local_path,
+                                 open_root, read_text, write_whole)
 from ..base.programs import check_alone
 from ..text.tasks import TASKS, load_task
 from ..training.records import RunRecord, find_record, finite, other_origin, remedy
@@ -148,7 +148,7 @@ def _check_model(name:str, hub:bool)->None:
     place, revision = without_revision(name)
     source = weights_folder(local_source(place))
     try:
-        AutoConfig.from_pretrained(source, local_files_only=True, revision=revision)
+        AutoConfig.from_pretrained(source, local_files_only=True, revision=revision, trust_remote_code=False)
     except (OSError, ValueError):
         raise ValueError(f"model {name!r} is no alias, and no folder or cached hub model is read from it") from None
 
@@ -157,10 +157,7 @@ def _check_root(root:str)->None:
     if root.startswith("memory://"):
         raise ValueError(f"`root` must be seen by all processes, and {root} is not")
     if (folder := local_folder(root)) is not None:
-        there = next(place for place in (folder, *folder.parents) if place.exists())
-        if not there.is_dir() or not os.access(there, os.W_OK):
-            raise ValueError(f"`root` must be a folder that can be written to, not {folder}")
-        return
+        return check_writable(folder, "root")
     fs, folder = open_root(root)
     fs.pipe_file(f"{folder}/.writable", b"")
     fs.rm_file(f"{folder}/.writable")

@@ -590,7 +590,7 @@ class LayerReader:
         def see(call, x):
             if (l := self.places.get(call)) is None:
                 return
-            if x.shape[:2] != mask.shape:
+            if x.shape[:2] != mask.shape:    # before a layer was handed over: they all have the shape of the first
                 raise _Padded
             states = _from_front(x, back)
             take(l, HiddenStates([states if i == l else None for i in range(count)], mask, causal=causal))
