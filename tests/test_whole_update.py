@@ -10,7 +10,7 @@ from istar_nb.base.states import HiddenStates
 from istar_nb.penalties.baselines import GOR, CosReg, FroSSL, KoLeo, SIGReg, Uniformity, VICRegCovariance
 from istar_nb.penalties.integrations import IsotropyLoss, IsotropyTrainerMixin, WholeUpdateMixin
 from istar_nb.penalties.isolayer import ClsModel, IsoBN
-from istar_nb.penalties.regularizers import IStar, UnbiasedIStar
+from istar_nb.penalties.regularizers import IStar, Regularizer, UnbiasedIStar
 from istar_nb.penalties.whole_update import WholeUpdate
 from istar_nb.text.encoders import load_encoder
 from istar_nb.text.features import Collator, encode
@@ -115,6 +115,26 @@ def test_the_first_pass_keeps_no_graph():
     assert seen == [False]*3
     with torch.inference_mode(): parts = [HiddenStates([torch.randn(6, 3, dims)], torch.ones(6, 3)) for _ in range(2)]
     for few in (parts, parts[:1]): WholeUpdate(CosReg()).prepare((part, None) for part in few)
+
+
+class Mean(Regularizer):
+    "A penalty of one's own, whose gradient is one number that all states share, read as a decoder's head reads them."
+    def forward(self, states, labels=None): return states.points(-1, "cls").sum()/24 + states.layer(0).sum()/1000
+
+
+def test_a_penalty_of_ones_own_is_that_of_one_batch():
+    layers, mask = cloud()
+    ends = (torch.arange(24) % 2).minimum(mask.sum(1) - 1)    # how many tokens behind the one that is read
+    def gradient(rows):
+        penalty, leaves = WholeUpdate(Mean()), [layer.clone().requires_grad_() for layer in layers]
+        batches = [HiddenStates([leaf[r] for leaf in leaves], mask[r], causal=ends[r]) for r in rows]
+        penalty.prepare((batch, None) for batch in batches)
+        for batch in batches: ((value := penalty(batch))/len(rows)).backward()
+        return value.detach(), leaves[-1].grad
+    (one, wanted), (several, found) = gradient([slice(0, 24)]), gradient(parts)
+    torch.testing.assert_close(several, one)
+    torch.testing.assert_close(found, wanted)
+    assert found.count_nonzero() == 24*dims
 
 
 class IsotropyTrainer(IsotropyTrainerMixin, Trainer): pass

@@ -178,9 +178,9 @@ class UpdateRegularizer(Regularizer):
             whole = replace(whole, layers=[None if x is None else next(found) for x in whole.layers])
             value = self.of_batch(whole, faulty[0] if faulty else torch.cat(labels))
             gradients = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
+            gradients = [g*len(shapes) for g in gradients]    # a loop divides by the number of micro-batches
         self.value = value.detach().to(leaves[-1].dtype)
-        # a loop divides by the number of micro-batches
-        parts = zip(*(g.mul_(len(shapes)).split([rows for rows, _ in shapes]) for g in gradients))
+        parts = zip(*(g.split([rows for rows, _ in shapes]) for g in gradients))
         self.gradients = [[g[:, :length] for g in part] for part, (_, length) in zip(parts, shapes)]
 
     def forward(self, states:HiddenStates, labels:Tensor|None=None)->Tensor: # () float32
