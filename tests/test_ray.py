@@ -26,6 +26,7 @@ from istar_nb.sweeps.grids import grid
 from istar_nb.sweeps.sweeps import sweep
 from toy_task import write_model, write_task
 
+pytestmark = pytest.mark.system          # a cluster is many processes
 runs = int(os.environ.get("ISTAR_RAY_RUNS", 12))
 folder = tempfile.TemporaryDirectory()
 base = dict(task="sst2", model=f"{folder.name}/tiny", epochs=1, limit=64, max_length=16, batch_size=16, lr=1e-3,
