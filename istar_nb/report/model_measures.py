@@ -49,9 +49,9 @@ class Sample:
     def __init__(self, size:int):
         self.size, self.keys, self.points = size, torch.empty(0, dtype=torch.int64), None
 
-    def update(self, x:Tensor, index:Tensor, start:int)->None: # (N, d), (n,) which are points; first place
-        "Take in points with places from `start` on; `size` of all seen so far stay: those with the smallest keys."
-        keys = keys_of(start + np.arange(len(index)))
+    def update(self, x:Tensor, index:Tensor, start:int|np.ndarray)->None: # (N, d), (n,) which are points; first place
+        "Take in points with places from `start` on, or (n,) of their own; the `size` with the smallest keys stay."
+        keys = keys_of(start + np.arange(len(index)) if isinstance(start, int) else start)
         near = (keys < self.keys[-1]) if len(self.keys) == self.size else keys == keys
         self.keep(keys[near], x[index[near.to(index.device)]].cpu())
 
@@ -82,13 +82,16 @@ class Measurement:
     def count(self)->int: return self.total.count
 
     @torch.no_grad()
-    def update(self, x:Tensor, mask:Tensor|None=None, sentences:np.ndarray|None=None, unit:int|None=None)->None:
+    def update(self, x:Tensor, mask:Tensor|None=None, sentences:np.ndarray|None=None, unit:int|None=None,
+               places:np.ndarray|None=None)->None:
         """Take in points (n, d), whose `sentences` (n,) may be known, or states (B, T, d) with their mask (B, T).
-        In whatever order units come, the digits are the same; None numbers them as they come."""
+        In whatever order units come, the digits are the same; None numbers them as they come. Points (n, d)
+        have places (n,) in the order that the sample is drawn from; None: those from `unit` on."""
         batch = read_batch(x, mask, self.tokens, False, sentences, self.read if unit is None else unit)
         unit = self.read if unit is None else unit
         self.total.add(unit, batch.points, batch.index, batch.keys, batch.inverse)
-        self.sample.update(batch.points, batch.index, unit << 24)
+        start = unit if x.ndim == 2 else unit << 24
+        self.sample.update(batch.points, batch.index, start if places is None else places[batch.index.cpu().numpy()])
         self.read += batch.rows
 
     def join(self, other:"Measurement")->None:
@@ -194,13 +197,15 @@ def take_in_layer(
     "Add the states of a layer to its measurement, without texts that are not finite there."
     x, mask = states.layers[layer], states.mask.bool()
     ids = numbers if len(numbers) and numbers.min() >= 0 else None
-    if tokens not in ("real", "all"): x, mask = as_texts(x, mask, tokens, states.causal), mask.any(1)
-    unit = None if ids is None else int(ids.min())
-    try: m.update(x, mask, ids, unit)
+    unit, places = None if ids is None else int(ids.min()), None
+    if tokens not in ("real", "all"):
+        x, mask = as_texts(x, mask, tokens, states.causal), mask.any(1)
+        if ids is not None: places = ids.cpu().numpy()
+    try: m.update(x, mask, ids, unit, places)
     except ValueError as e:
         good = m.finite_texts(x, mask, numbers)
         if good.all(): raise ValueError(str(e).replace("`x`", f"layer {layer}")) from e
-        m.update(x[good], mask[good], None if ids is None else ids[good], unit)
+        m.update(x[good], mask[good], None if ids is None else ids[good], unit, None if places is None else places[good])
         return good
     return torch.ones(len(x), dtype=torch.bool)
 
