@@ -258,10 +258,10 @@ def plot_differences(
     return ax
 
 # %% ../../nbs/embeddings/04_health.ipynb #07f0c931
-_how = ("± one standard error. The edges of collapse are those of five healthy encoders. A model on an edge, or farther "
-        "from collapse, is called collapsed in 1 % of samples at most if its errors are right; for an encoder unlike "
-        "these five the rate is not known. Another verdict is given where two standard errors are on one side of its "
-        "edge, and is otherwise not known.")
+_how = ("± one standard error. The edges of collapse are those of five healthy encoders. A model on an edge, or "
+        "farther from collapse, is called collapsed in 1 % of samples at most if its errors are right; for an encoder "
+        "unlike these five the rate is not known. Another verdict is given where two standard errors are on one side "
+        "of its edge, and is otherwise not known.")
 _agreement = ("Agreement: the correlation of the cosines of held-out texts with those of the vectors as they are. "
               "Variants are fitted to other texts.")
 _paired = (" Differences are paired over the same {units}; one of less than {margin:g} would not matter.")

@@ -205,7 +205,8 @@ def take_in_layer(
     except ValueError as e:
         good = m.finite_texts(x, mask, numbers)
         if good.all(): raise ValueError(str(e).replace("`x`", f"layer {layer}")) from e
-        m.update(x[good], mask[good], None if ids is None else ids[good], unit, None if places is None else places[good])
+        ids, places = (None if each is None else each[good] for each in (ids, places))
+        m.update(x[good], mask[good], ids, unit, places)
         return good
     return torch.ones(len(x), dtype=torch.bool)
 
