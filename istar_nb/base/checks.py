@@ -16,8 +16,9 @@ def near(
     known:Iterable[object],# what would have been right
 )->str:                    # in brackets, to follow the name in an error; empty where nothing is close
     "A question that names what was probably meant."
-    plain = {str(word).lower().replace("_", "-"): str(word) for word in known}
-    found = get_close_matches(str(name).lower().replace("_", "-"), plain, 1, cutoff=0.65)
+    def letters(word): return str(word).lower().replace("_", "-").strip("-")
+    plain = {letters(word): str(word) for word in known}
+    found = get_close_matches(letters(name), plain, 1, cutoff=0.65)
     return f" (did you mean {plain[found[0]]}?)" if found else ""
 
 # %% ../../nbs/base/01_checks.ipynb #c4ec0002
