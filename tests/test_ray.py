@@ -120,7 +120,7 @@ def test_texts_are_read_by_a_model_on_each_node(tmp_path, cluster):
     for layer, wanted in inb.measure(model, texts, tokens="mean", progress=False).measures[model].items():
         if layer == "pooled": continue
         assert found[layer]["count"] == 200
-        for name in ("isoscore", "isoscore_unbiased", "isoscore_se", "mean_cosine"):
+        for name in ("isoscore", "isoscore_unbiased", "isoscore_se", "mean_cosine", "two_nn"):
             assert found[layer][name] == pytest.approx(wanted[name], rel=1e-3)
     with pytest.raises(ValueError, match="`tokens` must be 'cls', 'last' or 'mean' on Ray"):
         inb.measure(model, data, column="text", ids="number")

@@ -51,7 +51,7 @@ class Sample:
 
     def update(self, x:Tensor, index:Tensor, start:int|np.ndarray)->None: # (N, d), (n,) which are points; first place
         "Take in points with places from `start` on, or (n,) of their own; the `size` with the smallest keys stay."
-        keys = keys_of(start + np.arange(len(index)) if isinstance(start, int) else start)
+        keys = keys_of(start if np.ndim(start) else start + np.arange(len(index)))
         near = (keys < self.keys[-1]) if len(self.keys) == self.size else keys == keys
         self.keep(keys[near], x[index[near.to(index.device)]].cpu())
 
