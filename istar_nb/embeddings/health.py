@@ -259,7 +259,7 @@ def plot_differences(
 
 # %% ../../nbs/embeddings/04_health.ipynb #07f0c931
 _how = ("± one standard error. The edges of collapse are those of five healthy encoders. A model on an edge, or "
-        "farther from collapse, is called collapsed in 1 % of samples at most if its errors are right; for an encoder "
+        "farther from collapse, is called collapsed in at most 1 % of samples if its errors are right; for an encoder "
         "unlike these five the rate is not known. Another verdict is given where two standard errors are on one side "
         "of its edge, and is otherwise not known.")
 _agreement = ("Agreement: the correlation of the cosines of held-out texts with those of the vectors as they are. "

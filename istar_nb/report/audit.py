@@ -15,7 +15,7 @@ from torch import Tensor
 from ..base.checks import check_number
 from ..base.programs import progress_bar, waiting
 from ..base.states import layer_count, layer_numbers
-from ..geometry.halves import Halves, scaled, total_of
+from ..geometry.halves import Halves, keys_of, scaled, total_of
 from ..geometry.streaming import allowed_memory, points_of
 from ..geometry.sums import parts_of
 from .isotropy import Isotropy, text_tuples
@@ -117,7 +117,8 @@ def _read(encoder, texts:list, layers:object, batch_size:int, max_length:int, se
                 clouds[l] = Measurement(memory=memory/(3*len(chosen) + 3))
             text[l].update(x, mask, numbers)
             if not mask.all(): padding[l].update(x, ~mask, numbers)
-            both[l].sample.update(*points_of(x, None, "all")[:2], read << 24)
+            points, index = points_of(x, None, "all")[:2]
+            both[l].sample.update(points, index, keys_of((read << 24) + np.arange(len(index))))
         read, positions = read + len(mask), positions + mask.numel()
         bar.update(len(mask))
     bar.close()

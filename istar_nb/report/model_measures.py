@@ -49,9 +49,8 @@ class Sample:
     def __init__(self, size:int):
         self.size, self.keys, self.points = size, torch.empty(0, dtype=torch.int64), None
 
-    def update(self, x:Tensor, index:Tensor, start:int|np.ndarray)->None: # (N, d), (n,) which are points; first place
-        "Take in points with places from `start` on, or (n,) of their own; the `size` with the smallest keys stay."
-        keys = keys_of(start if np.ndim(start) else start + np.arange(len(index)))
+    def update(self, x:Tensor, index:Tensor, keys:Tensor)->None: # (N, d); (n,) which are points; (n,) int64
+        "Take in points: of all seen so far, the `size` with the smallest keys stay."
         near = (keys < self.keys[-1]) if len(self.keys) == self.size else keys == keys
         self.keep(keys[near], x[index[near.to(index.device)]].cpu())
 
@@ -73,7 +72,8 @@ class Measurement:
         memory:float|None=None,  # GB that the sums may take; None: a third of what this machine has
         origin:Tensor|None=None, # (d,) that the sums are taken about, see `Total`
     ):
-        self.tokens = tokens if tokens in ("real", "all") else "real"    # one point a text, which `as_texts` makes
+        self.one_each = tokens not in ("real", "all")    # one point a text, which `as_texts` makes
+        self.tokens = "real" if self.one_each else tokens
         self.total, self.sample, self.of = Total(allowed_memory(memory, 1/3), origin), Sample(sample), of
         self.read = 0    # rows that came without a number
         self.left_out: list[int] = []    # numbers of texts whose states are not finite
@@ -82,16 +82,15 @@ class Measurement:
     def count(self)->int: return self.total.count
 
     @torch.no_grad()
-    def update(self, x:Tensor, mask:Tensor|None=None, sentences:np.ndarray|None=None, unit:int|None=None,
-               places:np.ndarray|None=None)->None:
+    def update(self, x:Tensor, mask:Tensor|None=None, sentences:np.ndarray|None=None, unit:int|None=None)->None:
         """Take in points (n, d), whose `sentences` (n,) may be known, or states (B, T, d) with their mask (B, T).
-        In whatever order units come, the digits are the same; None numbers them as they come. Points (n, d)
-        have places (n,) in the order that the sample is drawn from; None: those from `unit` on."""
+        In whatever order units come, the digits are the same; None numbers them as they come."""
         batch = read_batch(x, mask, self.tokens, False, sentences, self.read if unit is None else unit)
         unit = self.read if unit is None else unit
         self.total.add(unit, batch.points, batch.index, batch.keys, batch.inverse)
-        start = unit if x.ndim == 2 else unit << 24
-        self.sample.update(batch.points, batch.index, start if places is None else places[batch.index.cpu().numpy()])
+        own = x.ndim == 2 and (self.one_each or sentences is None)    # each point has a number of its own
+        keys = batch.keys if own else keys_of((unit << 24) + np.arange(len(batch.index)))
+        self.sample.update(batch.points, batch.index, keys)
         self.read += batch.rows
 
     def join(self, other:"Measurement")->None:
@@ -197,16 +196,13 @@ def take_in_layer(
     "Add the states of a layer to its measurement, without texts that are not finite there."
     x, mask = states.layers[layer], states.mask.bool()
     ids = numbers if len(numbers) and numbers.min() >= 0 else None
-    unit, places = None if ids is None else int(ids.min()), None
-    if tokens not in ("real", "all"):
-        x, mask = as_texts(x, mask, tokens, states.causal), mask.any(1)
-        if ids is not None: places = ids.cpu().numpy()
-    try: m.update(x, mask, ids, unit, places)
+    if tokens not in ("real", "all"): x, mask = as_texts(x, mask, tokens, states.causal), mask.any(1)
+    unit = None if ids is None else int(ids.min())
+    try: m.update(x, mask, ids, unit)
     except ValueError as e:
         good = m.finite_texts(x, mask, numbers)
         if good.all(): raise ValueError(str(e).replace("`x`", f"layer {layer}")) from e
-        ids, places = (None if each is None else each[good] for each in (ids, places))
-        m.update(x[good], mask[good], ids, unit, places)
+        m.update(x[good], mask[good], None if ids is None else ids[good], unit)
         return good
     return torch.ones(len(x), dtype=torch.bool)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..base.matrices import matrix_parts
 from ..base.points import as_points, working_dtype
 from ..base.states import HiddenStates
+from ..geometry.halves import keys_of
 from .model_measures import (Measurement, Points, Sample, as_texts, checked_batches, row_error,
                                              take_in_layer)
 from ..text.encoders import Encoder, hidden_states
@@ -134,9 +135,9 @@ def see_points(
     m, kept, read = Measurement(of="rows", memory=memory), Sample(sample), 0
     parts = matrix_parts(points) if isinstance(points, str) else as_points(points, name).split(8192)
     for part in parts:
-        try: m.update(part, None, np.arange(read, read + len(part)))
+        try: m.update(part)
         except ValueError as e: raise row_error(e, part, name, read) from e
-        kept.update(part, torch.arange(len(part)), read)
+        kept.update(part, torch.arange(len(part)), keys_of(np.arange(read, read + len(part))))
         read += len(part)
     if not read: raise ValueError(f"`{name}` has no points")
     there = torch.ones(len(kept.points), dtype=torch.bool)

@@ -66,10 +66,9 @@ class Monitor:
     def update(self, event:Event)->None:
         "Take note of an event, and log and print it unless it is a start."
         record = event.record
-        if event.kind == "ended":
-            self.finished += record is not None
         if event.kind == "started":
             return
+        self.finished += event.kind == "ended" and record is not None
         line = (f"[{self.finished} of {self.runs}{self.left()}] {record.status if record else 'later'}: "
                 f"{label(event.config)}: {_ending(event)}")
         _logger.info(line)
