@@ -448,3 +448,11 @@ def test_a_model_is_measured_on_tables_wherever_they_are(tmp_path, capsys):
     assert istar("measure", f"file://{tmp_path}/films.jsonl", "--column", "review", "--model", model,
                  "--no-progress", "--out", tmp_path/"out") == 0, capsys.readouterr().err
     assert json.loads((tmp_path/"out"/"isotropy.json").read_text(encoding="utf-8"))["measures"] == rest
+
+
+@pytest.mark.system
+def test_a_decoder_with_random_weights_is_the_same_on_every_process():
+    "One vector a text, and more of them than the intrinsic dimension is computed from."
+    texts = [f"a {word} word and number {i}" for i in range(350) for word in "good bad fine poor sound weak".split()]
+    alone, shared = (measure("tiny-gpt2", texts, tokens="last", processes=k, progress=False) for k in (1, 2))
+    assert alone.measures == shared.measures

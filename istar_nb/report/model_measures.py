@@ -348,7 +348,10 @@ def find_encoder(
     **loading,       # of `load_encoder`: `dtype`, `device_map`
 )->Encoder:
     "A model by its name, or one in memory with its tokenizer."
-    if isinstance(model, str): return load_encoder(model, hub=hub, **loading)
+    if isinstance(model, str):
+        with torch.random.fork_rng([]):    # random weights, as of tiny models, are the same on every process
+            torch.default_generator.manual_seed(0)
+            return load_encoder(model, hub=hub, **loading)
     if not (isinstance(model, tuple) and len(model) == 2 and isinstance(model[0], nn.Module)):
         given = ", ".join(type(part).__name__ for part in (model if isinstance(model, tuple) else [model]))
         raise TypeError(f"`model` must be a name, or (model, tokenizer), not {given}")
