@@ -22,7 +22,7 @@ from ..base.checks import near
 from ..base.programs import place_of_process, waiting
 from ..sweeps.executors import Resources
 from ..training.records import RunRecord
-from ..training.runs import RunConfig, task_of
+from ..training.runs import RunConfig
 from ..text.tasks import TASKS
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _say_rows(configs:Sequence[RunConfig])->None:
     for config in configs:
         if config.train is None:
             continue
-        task = task_of(config)
+        task = config.task_source
         drawn = "" if config.limit is None else f"; {config.limit:,} of the training rows are drawn (--limit)"
         lines.append(f"{task.name}: {task.description}{drawn}")
     for line in dict.fromkeys(lines):
@@ -211,10 +211,10 @@ def say_failures(errors:Iterable)->None: # of runs; whatever is not text is no e
 # %% ../../nbs/app/01_commands.ipynb #d827d511
 def say_collapsed(runs:"pd.DataFrame")->None: # of `table_of`
     "How many finished runs give every row one answer, what that may mean, and how many have no score."
-    from istar_nb.training.runs import has_penalty, is_known
+    from istar_nb.training.runs import has_penalty
     done = runs[runs.status == "done"]
     dead, blank = done[done.collapsed == 1], done.score.isna().sum()
-    forced = [lam != 0 and (not is_known(method) or has_penalty(method)) for method, lam in zip(dead.method, dead.lam)]
+    forced = [lam != 0 and has_penalty(method) for method, lam in zip(dead.method, dead.lam)]
     def who(n): return f"{n} of {len(done)} finished runs" if len(done) > 1 else "the run"
     reasons = {False: "not learned yet", True: "not learned yet, or too strong a penalty"}
     for pulled, why in reasons.items():

@@ -23,7 +23,7 @@ from ..text.features import TaskRows
 from ..text.frames import file_format, read_splits, row_place
 from ..text.tasks import load_task
 from ..training.records import answers_of, iterate_records
-from ..training.runs import RunConfig, check_type, defaults, has_penalty, is_known, method_of, task_of
+from ..training.runs import RunConfig, METHODS, check_type, defaults, has_penalty, method_of
 from .figures import new_axes, signed
 from .reports import markdown_table, show_table, show_value
 from .results import exported_runs, is_results, read_results
@@ -41,7 +41,7 @@ _apart = ("method", "seed", "task", "model", "train", "validation", "text", "tex
 @cache
 def _own(method:str)->dict[str,str]: # option -> value as it is typed
     "The options that a method has where none are given."
-    own = method_of(method).own if is_known(method) else {}
+    own = method_of(method).own if method in METHODS or ":" in method else {}
     return {name: as_typed(value) for name, value in {**defaults, **own}.items()}
 
 
@@ -50,7 +50,7 @@ def _told(method:str, option:str, value)->str: # as it is typed; empty where the
     if value is None or isinstance(value, float) and math.isnan(value):
         return ""
     if option == "lam":
-        return as_typed(value)*(not is_known(method) or has_penalty(method))
+        return as_typed(value)*has_penalty(method)
     return as_typed(value)*(as_typed(value) != _own(method)[option])
 
 
@@ -358,7 +358,7 @@ def read_answers(
         if (given := answers_of(record)) is None:
             continue
         config = RunConfig.from_dict(record.config)
-        rows = TaskRows(load(task_of(config)), config)
+        rows = TaskRows(load(config.task_source), config)
         if record.metric == "matthews" and rows.task.num_labels > 2:
             continue
         right = np.array([row["label"] for row in rows.validation])

@@ -30,7 +30,7 @@ from ..base.files import (absolute, check_writable, folder_beside, json_files, l
 from ..base.programs import check_alone
 from ..text.tasks import TASKS, load_task
 from ..training.records import RunRecord, find_record, finite, other_origin, remedy
-from ..training.runs import RunConfig, task_of
+from ..training.runs import RunConfig
 
 _logger = logging.getLogger(__name__)
 
@@ -174,7 +174,7 @@ def check_elsewhere(configs:Sequence[RunConfig], executor:str, job:Job, places:R
     checks = [partial(elsewhere[executor], job, places), partial(_check_root, job.root)]
     for c in {(c.task, c.train, c.validation, c.text, c.text2, c.label): c for c in configs}.values():
         if c.train is not None or job.data_dir or not job.hub:
-            checks.append(lambda c=c: load_task(task_of(c), job.data_dir, job.hub))
+            checks.append(lambda c=c: load_task(c.task_source, job.data_dir, job.hub))
     checks += [partial(_check_model, name, job.hub) for name in dict.fromkeys(c.model for c in configs)]
     wrong = []
     for check in checks:

@@ -26,7 +26,7 @@ import numpy as np
 
 import istar_nb
 from ..base.files import files_sha256, json_files, local_path, open_root, read_text, write_whole
-from .runs import Described, RunConfig, check_type, remember_method, schema, task_of
+from .runs import Described, RunConfig, check_type, schema
 from ..text.tasks import TASKS, load_task, one_answer
 
 # %% ../../nbs/training/03_records.ipynb #c95a051a
@@ -77,7 +77,6 @@ class Recorded:
         if unknown := sorted(set(values) - {f.name for f in fields(cls)}):
             raise ValueError(f"a record has no field {', '.join(map(repr, unknown))}")
         record = cls(**values)
-        remember_method(record.config.get("method"))    # of another version, or of a changed copy
         if cls.describes.from_dict(record.config).id != record.id:
             raise ValueError(f"the record's id {record.id!r} does not belong to its configuration")
         for name in cls.describes.retired:
@@ -431,7 +430,7 @@ def origin(config:RunConfig, data_dir:str|Path|None=None, hub:bool=False)->dict[
         rows = data_sha256(config.task, data_dir, hub)
     else:
         try:
-            rows = load_task(task_of(config)).sha256
+            rows = load_task(config.task_source).sha256
         except (ValueError, OSError):
             rows = None
     return dict(sha256=rows, **model_hashes(config.model))

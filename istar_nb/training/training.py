@@ -333,7 +333,7 @@ def train(
             shutil.rmtree(folder, ignore_errors=True)    # killed between writing the record and this line
         return record
     if save_model is not None:
-        if config.begin:
+        if config.reparametrised:
             raise ValueError(f"`save_model`: no folder of transformers holds the model of this run (method "
                              f"{config.method!r}), whose last states are mapped")
         check_writable(local_path(save_model), "save_model")

@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['make_accelerator', 'Setup', 'Progress', 'parameter_groups', 'optimize', 'check_loss', 'step', 'machine', 'make_model',
-           'shared', 'forward', 'fine_tuning', 'refresh_reference', 'losses', 'aim', 'prepare_penalty', 'strength',
-           'add_gradients', 'follow', 'update', 'stage_score', 'frozen_features', 'evaluate_epoch', 'train_stage',
-           'make_record']
+           'shared', 'forward', 'make_penalty', 'fine_tuning', 'refresh_reference', 'losses', 'aim', 'prepare_penalty',
+           'strength', 'add_gradients', 'follow', 'update', 'stage_score', 'frozen_features', 'evaluate_epoch',
+           'train_stage', 'make_record']
 
 # %% ../../nbs/training/08_updates.ipynb #8u510003
+import inspect
 import math
 import time
 import warnings
@@ -27,20 +28,23 @@ from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import LoggerType, broadcast_object_list, set_seed
 from torch import Tensor, nn
 
+from ..base.covariance import covariance
 from ..base.modes import emulates_bf16, joinable_accelerators, random_state, set_random_state
 from ..base.processes import all_processes
 from ..base.programs import place_of_process, progress_bar
 from ..base.states import HiddenStates, is_causal, layer_count
 from ..penalties.baselines import RelativeStrength
-from ..penalties.controls import Placebo, RandomDirection, TurnedPlacebo, ramp
+from ..penalties.controls import (Placebo, RandomDirection, TurnedPlacebo, make_map, ramp,
+                                         reparametrise)
 from ..penalties.isolayer import ClsModel, cls_features, train_isolayer
-from ..penalties.regularizers import Regularizer, show_update
+from ..penalties.regularizers import Regularizer, check_regularizer, show_update
+from ..penalties.whole_update import WholeUpdate
 from ..text.encoders import Encoder, forward_with_states, load_encoder
 from ..text.features import TaskRows
 from ..text.tasks import Task, load_task, task_metrics
 from .evaluation import (batch_geometry, evaluate, host_masked, padding_gradient, read_states, rounded,
                                           state_sketch)
-from .runs import Described, RunConfig, make_module, make_penalty, method_of, task_of
+from .runs import Described, RunConfig, imported
 from .records import RunRecord, environment, model_hashes
 
 # %% ../../nbs/training/08_updates.ipynb #49a08e5e
@@ -182,7 +186,8 @@ def make_model(
     encoder, tokenizer = load_encoder(config.model, hub=hub)
     if isinstance(encoder, ClsModel):
         encoder = encoder.encoder    # a saved one; only its encoder is taken
-    transform = make_module(config, encoder.config.hidden_size)
+    module = config.method_row.module    # between [CLS] and the head
+    transform = imported(module)(encoder.config.hidden_size, **config.arguments) if module else None
     token = "last" if is_causal(encoder) else "first"    # a causal model has seen all only at the end
     return Encoder(ClsModel(encoder, task.num_labels, transform, token=token), tokenizer)
 
@@ -205,13 +210,46 @@ def forward(setup:Setup, model:nn.Module, rows:list[int])->tuple:
     out, states = forward_with_states(model, batch)
     return out, replace(states, mask=collated["attention_mask"]), batch.get("labels")
 
+# %% ../../nbs/training/08_updates.ipynb #8u510020
+def _reparametrise(c:RunConfig, model:ClsModel, data:TaskRows)->None:
+    "Begin training from the same function with the IsoScore of the last states that the run asks for, if any."
+    model.dropout.p = 0.
+    if c.start is None:
+        return
+    some = data.batches(data.features, c.seed, 0)[:math.ceil(2000/c.batch_size)]
+    batches = (data.collate([data.features[i] for i in rows]) for rows in some)
+    points = torch.cat([states.points(-1) for _, states in read_states(model, batches)])
+    reparametrise(model, make_map(covariance(points.double()), c.start, c.shape))
+
+# %% ../../nbs/training/08_updates.ipynb #8u510021
+def make_penalty(
+    config:RunConfig, # complete, with a penalty
+    kind:str,         # of its task
+)->Regularizer:
+    "The penalty of a run."
+    c, row = config, config.method_row
+    make = imported(row.penalty)
+    takes = inspect.signature(make).parameters if row.takes is None else row.takes
+    said = dict(layers=c.layers, tokens=c.tokens, target=c.target, by_class=kind == "classification",
+                average=0.05 if c.refresh == "average" else None)
+    if "layer" in takes and c.layers is not None:
+        if len(c.layers) > 1:
+            raise ValueError(f"`layers` must be one layer with method {c.method!r}, not {c.layers}")
+        said |= dict(layer=c.layers[0], layers=None)
+    for name, usual in (("layers", None), ("tokens", row.tokens)):
+        if name not in takes and said[name] != usual:
+            raise ValueError(f"`{name}` is {said[name]!r}, and {c.method} has no parameter of this name")
+    said = {name: value for name, value in said.items() if name in takes and value is not None}
+    penalty = check_regularizer(make(**said | c.arguments))
+    return WholeUpdate(penalty) if c.whole_update and not penalty.needs_update else penalty
+
 # %% ../../nbs/training/08_updates.ipynb #a7ad34d0
 def _check_fit(data:TaskRows, deepest:int, world:int)->None:
     "An error for what the model, whose layers end with `deepest`, or the rows do not have."
     c = data.config
     if c.layers is not None and c.layers[-1] > deepest:
         raise ValueError(f"`layers` names layer {c.layers[-1]}, and there are layers 0 to {deepest}")
-    if method_of(c.method).aside and min(len(data.train), len(data.stop)) < 3:
+    if c.method_row.aside and min(len(data.train), len(data.stop)) < 3:
         raise ValueError(f"task {data.task.name!r} leaves {len(data.train)} rows to train on and {len(data.stop)} to "
                          f"the second stage of method {c.method!r}, and 3 of each are needed")
     least = min(len(data.held_out), *(len(rows) for group in data.groups(0) for rows in group))
@@ -232,23 +270,24 @@ def fine_tuning(
     accelerator:Accelerator|None=None, # of the training that it is a twin of; None for its own
 )->Setup:                        # before its first update
     "Everything one fine-tuning works with."
-    c, method, twin, targets = config.complete, method_of(config.method), None, goal if isinstance(goal, list) else None
+    c = config.complete
     place = accelerator or make_accelerator(c, tracker, log_folder)
     if c.batch_size < 2*(world := place.num_processes):
         raise ValueError(f"`batch_size` is {c.batch_size}, and {world} processes need at least {2*world}")
-    data = TaskRows(load_task(task_of(c), data_dir=data_dir, hub=hub), c, method.aside)
+    data = TaskRows(load_task(c.task_source, data_dir=data_dir, hub=hub), c, c.method_row.aside)
     set_seed(c.seed)                        # the same head on every process
     model, tokenizer = make_model(c, data.task, hub)
     data.read(tokenizer)
     _check_fit(data, layer_count(model), world)
-    if (begin := c.begin) is not None:
-        some = data.batches(data.features, c.seed, 0)[:math.ceil(2000/c.batch_size)]
-        batches = (data.collate([data.features[i] for i in rows]) for rows in some)
-        begin(c, model, (states for _, states in read_states(model, batches)))
+    if c.reparametrised:
+        _reparametrise(c, model, data)
     if c.gradient_checkpointing:
         _recompute_states(getattr(model, "encoder", model))
-    penalty, placebo = None, None
-    if method.penalty and not isinstance(c.placebo, str):
+    penalty = placebo = twin = None
+    targets = goal if isinstance(goal, list) else None
+    if isinstance(c.placebo, str):
+        twin = fine_tuning(replace(c, placebo=False), data_dir, hub, goal, progress=False, accelerator=place)
+    elif c.method_row.penalty:
         first = targets[0][1] if targets else goal or c.target
         penalty = make_penalty(replace(c, target=first), data.task.kind).to(place.device)
     schedule, per_epoch = dict(constant="constant_with_warmup").get(c.schedule, c.schedule), len(data.groups(0))
@@ -256,21 +295,19 @@ def fine_tuning(
     weights = list(trained["model"].parameters())
     if c.placebo is True:
         placebo = RandomDirection(weights, c.seed)
-    if isinstance(c.placebo, str):
-        twin = fine_tuning(replace(c, placebo=False), data_dir, hub, goal, progress=False, accelerator=place)
-    if c.placebo == "turned":
+    elif c.placebo == "turned":
         penalty = TurnedPlacebo(c.seed)
         twin.penalty.register_forward_hook(penalty.watch)
-    if c.placebo == "twin":
+    elif c.placebo == "twin":
         placebo = Placebo(weights, twin.model.parameters(), c.seed)
         twin = replace(twin, placebo=placebo.watch)
+    relative = None if c.relative is None else RelativeStrength(c.relative)
     set_seed(c.seed, device_specific=True)  # different dropout on every process
     if tracker:
         place.init_trackers(c.id, {k: str(v) for k, v in asdict(c).items()})
     return Setup(c, place, data, dict(sha256=data.data.sha256, **model_hashes(c.model)), **trained,
                  updates_per_epoch=per_epoch, penalty=penalty, targets=targets, placebo=placebo, twin=twin,
-                 strength=None if c.relative is None else RelativeStrength(c.relative), log_every=log_every,
-                 bars=progress and place.is_main_process)
+                 strength=relative, log_every=log_every, bars=progress and place.is_main_process)
 
 # %% ../../nbs/training/08_updates.ipynb #c4fe7ddb
 def _reference_states(setup:Setup, epoch:int=0)->Iterator[HiddenStates]:
@@ -453,7 +490,7 @@ def make_record(setup:Setup, progress:Progress)->RunRecord:
     if progress.best is not None:
         setup.bare.load_state_dict(progress.best)
         stopped = dict(epoch=len(progress.epochs)-1, kept_epoch=_best_epoch(progress.epochs))
-    if method_of(c.method).stage:
+    if c.method_row.stage:
         second, epoch = train_stage(setup), progress.updates//setup.updates_per_epoch
         progress.epochs.append(dict(epoch=epoch, **evaluate(setup, epoch)) | stopped | second)
     data = dict(source=found.source, **setup.origin, note=found.note,
