@@ -251,3 +251,39 @@ def test_queries_of_another_kind_are_told(run):
     with pytest.raises(ValueError, match="`queries` must have 24 columns, not 8"): health(x, queries=gap[:, :8])
     found = health("tiny-bert", TEXTS[:60], queries=TEXTS[60:90])
     assert "60 texts" in found.source and any(row["name"] == between for row in found.findings)
+
+
+@pytest.mark.system
+def test_the_alarm_stops_the_trainer_of_sentence_transformers(tmp_path):
+    "A loss that pulls all texts to one direction is stopped early; one that leaves them alone is not."
+    st = pytest.importorskip("sentence_transformers")
+    from datasets import Dataset
+    from istar_nb.text.encoders import minilm_folder, quiet
+    rows = Dataset.from_list([dict(sentence1=a, sentence2=b, score=1.) for a, b in zip(TEXTS[:48], TEXTS[48:96])])
+
+    class Pull(torch.nn.Module):
+        def __init__(self, model, strength):
+            super().__init__()
+            self.model, self.strength = model, strength
+
+        def forward(self, features, labels):
+            a, b = (torch.nn.functional.normalize(self.model(part)["sentence_embedding"]) for part in features)
+            return self.strength*(1 - a @ b.T).mean()
+
+    def trained(strength):
+        with quiet():
+            model = st.SentenceTransformer(str(minilm_folder()), device="cpu")
+        alarm = inb.CollapseAlarm(every=3, stop=True)
+        args = st.SentenceTransformerTrainingArguments(
+            tmp_path, max_steps=15, per_device_train_batch_size=16, learning_rate=1e-4 if strength else 0., seed=0,
+            save_strategy="no", report_to=[], disable_tqdm=True, use_cpu=True)
+        trainer = st.SentenceTransformerTrainer(model, args, train_dataset=rows, loss=Pull(model, strength),
+                                                callbacks=[alarm])
+        trainer.train()
+        return trainer.state.global_step, alarm
+
+    with pytest.warns(UserWarning, match="step "):
+        steps, alarm = trained(1.)
+    assert steps < 15 and alarm.stopping
+    steps, alarm = trained(0.)
+    assert steps == 15 and not alarm.said
