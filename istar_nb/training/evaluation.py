@@ -65,19 +65,6 @@ def pooled_moments(moments:list[Moments])->Moments:
         total.merge(m)
     return total
 
-# %% ../../nbs/training/06_evaluation.ipynb #dc51a8b0
-def _add_points(
-    pairs:Iterable[tuple[Moments,Tensor]], # moments, and points (n, d) to add to them, n ≥ 0; all on one device
-)->None:
-    "Add a batch to the moments of every layer; all are checked together: the host waits for the device once."
-    peaks = []
-    for moments, x in pairs:
-        moments.add(x)
-        if len(x):
-            peaks.append(peak(x))
-    if peaks:
-        check_finite(sum(host_numbers(*peaks)), "states")
-
 # %% ../../nbs/training/06_evaluation.ipynb #d11db309
 def defined(
     measure:Callable[[],Tensor], # computes one score or several
@@ -182,16 +169,6 @@ def _head_scores(
         return task_metrics(task, span_answers(features, rows, *columns), rows)
     return task_metrics(task, torch.stack(columns[0]), [f["labels"] for f in features])
 
-# %% ../../nbs/training/06_evaluation.ipynb #826cf4eb
-def _answers(
-    classes:list[int], # of every row
-    count:int,         # how many classes there are
-)->str|list[int]:      # a digit a row, or a list where digits are not enough
-    "The answers to all rows, as a record keeps them."
-    return "".join(map(str, classes)) if count <= 10 else classes
-
-
-
 # %% ../../nbs/training/06_evaluation.ipynb #09afa864
 def _head_answers(
     task:Task,                        # of the run
@@ -208,7 +185,9 @@ def _head_answers(
         alike = dict(answer_spread=answer_spread(values.flatten(), [f["labels"] for f in features]))
     else:
         classes = values.argmax(1)
-        answers = _answers(classes.tolist(), len(task.labels))
+        answers = classes.tolist()
+        if len(task.labels) <= 10:    # a digit a row: records are many, and short texts compress well
+            answers = "".join(map(str, answers))
         alike = dict(majority_share=classes.bincount().max().item()/len(classes))
     return dict(**alike, predictions=answers, collapsed=one_answer(alike)) if last else alike
 
@@ -279,8 +258,9 @@ def _padding_geometry(setup, sentences:int=256)->dict[str,float|None]:
     batches = data.batches(data.held_out, c.seed, 0)[:max(1, sentences//c.batch_size)]
     padded = (data.collate([data.held_out[i] for i in rows[setup.rank::setup.world]]) for rows in batches)
     for _, states in read_states(setup.bare, padded):
-        clouds = zip(parts, (states, replace(states, mask=states.mask == 0)))
-        _add_points((part, seen.points(l).float()) for part, seen in clouds for l in states.choose())
+        for part, seen in zip(parts, (states, replace(states, mask=states.mask == 0))):
+            for l in states.choose():
+                part.add(seen.points(l).float())
     if setup.world > 1:
         parts = [part.all_reduce() for part in parts]
     both, (_, padding) = pooled_moments(parts), parts

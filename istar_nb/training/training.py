@@ -158,7 +158,8 @@ def load_checkpoint(setup:Setup, folder:Path, remake:bool=False)->Progress|None:
                 else:
                     part.load_state_dict(state[name])
     set_random_state(own["random"])
-    _logger.info("run %s: goes on after %d of %d updates", setup.config.id, equal["updates"], setup.total)
+    if setup.rank == 0:
+        _logger.info("run %s: goes on after %d of %d updates", setup.config.id, equal["updates"], setup.total)
     done = {"before" if name == "seconds" else name: equal[name] for name in _progress}
     return Progress(**done, random=own["twin_random"])
 
