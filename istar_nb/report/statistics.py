@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['most_listed', 'random_signs', 'check_columns', 'as_typed', 'rows_measured', 'paired_differences', 'Interval',
-           'finite_values', 'student_interval', 'bootstrap_interval', 'crossed_interval', 'sign_flip_test', 'power',
-           'detectable_effect', 'seeds_needed', 'holm', 'spearman', 'spread', 'comparison', 'summarise']
+           'finite_values', 'student_interval', 'sign_flip_test', 'power', 'detectable_effect', 'seeds_needed', 'holm',
+           'spearman', 'spread']
 
 # %% ../../nbs/report/00_statistics.ipynb #5e503b11
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -138,9 +138,6 @@ def finite_values(values, least:int, name:str="values")->np.ndarray: # (n,) floa
         raise ValueError(f"`{name}` has {(~np.isfinite(x)).sum()} values that are not finite: drop them, and say so")
     return x
 
-# %% ../../nbs/report/00_statistics.ipynb #b453ff17
-def _check_confidence(confidence:float)->None: check_number("confidence", confidence, "(0, 1)")
-
 # %% ../../nbs/report/00_statistics.ipynb #cde315b2
 def student_interval(
     values:Sequence[float],  # (n,) one difference a seed, n ≥ 2
@@ -148,55 +145,10 @@ def student_interval(
 )->Interval:
     "Student's interval for the mean: right for normal differences, at any n."
     from scipy import stats
-    _check_confidence(confidence)
+    check_number("confidence", confidence, "(0, 1)")
     x = finite_values(values, 2)
     half = stats.t.ppf((1 + confidence)/2, len(x)-1)*x.std(ddof=1)/len(x)**0.5
     return Interval(float(x.mean() - half), float(x.mean() + half))
-
-# %% ../../nbs/report/00_statistics.ipynb #806fa631
-def bootstrap_interval(
-    values:Sequence[float],     # (n,) one difference a seed, n ≥ 2
-    confidence:float=0.95,      # in (0, 1)
-    method:Literal["bca","percentile"]="bca", # corrected for bias and skew, or as it is
-    resamples:int=9999,         # draws
-    seed:int=0,                 # of the draws
-)->Interval:                    # both ends the same where all values are
-    "Bootstrap interval for the mean (Efron 1987); too narrow at small n, see the table below."
-    from scipy import stats
-    _check_confidence(confidence)
-    check_number("resamples", resamples, "[1, inf)", whole=True)
-    if method not in ("bca", "percentile"): raise ValueError(f"`method` must be 'bca' or 'percentile', not {method!r}")
-    x = finite_values(values, 2)
-    if np.ptp(x) == 0: return Interval(float(x[0]), float(x[0]))
-    found = stats.bootstrap((x,), np.mean, confidence_level=confidence, n_resamples=resamples,
-                            method=method.replace("bca", "BCa"), rng=np.random.default_rng(seed))
-    return Interval(*map(float, found.confidence_interval))
-
-# %% ../../nbs/report/00_statistics.ipynb #c88da37f
-def crossed_interval(
-    run:np.ndarray,      # (seeds, rows) answers of the runs
-    baseline:np.ndarray, # (seeds, rows) answers of the baselines of the same seeds
-    labels:np.ndarray,   # (rows,) what is right
-    metric:Callable[[np.ndarray, np.ndarray], float], # of answers and labels
-    confidence:float=0.95, # of the interval
-    resamples:int=1999,    # draws
-    seed:int=0,            # of the draws
-)->Interval:
-    "Percentile interval for the mean difference of a metric over seeds, with seeds and rows resampled."
-    _check_confidence(confidence)
-    check_number("resamples", resamples, "[1, inf)", whole=True)
-    a, b, y = (np.asarray(x) for x in (run, baseline, labels))
-    if a.ndim != 2 or a.shape != b.shape or y.shape != a.shape[1:] or len(a) < 2 or not len(y):
-        raise ValueError(f"`run` and `baseline` must be (seeds, rows) with at least 2 seeds and `labels` (rows,), "
-                         f"not {a.shape}, {b.shape} and {y.shape}")
-    generator, drawn = np.random.default_rng(seed), []
-    for _ in range(resamples):
-        rows = generator.integers(len(y), size=len(y))
-        kept = generator.integers(len(a), size=len(a))
-        gain = {s: metric(a[s, rows], y[rows]) - metric(b[s, rows], y[rows]) for s in set(kept.tolist())}
-        drawn.append(np.mean([gain[s] for s in kept.tolist()]))
-    low, high = np.quantile(drawn, [(1 - confidence)/2, (1 + confidence)/2])
-    return Interval(float(low), float(high))
 
 # %% ../../nbs/report/00_statistics.ipynb #96052013
 most_listed, random_signs = 20, 99_999
@@ -217,13 +169,6 @@ def sign_flip_test(
         sums = np.append((2*signs - 1)@x, x.sum())       # the observed one counts
     return float((np.abs(sums) >= abs(x.sum())*(1 - 1e-12) - 1e-12*np.abs(x).sum()).mean())
 
-# %% ../../nbs/report/00_statistics.ipynb #f04d86f6
-def _check_pairs(
-    n:int, # number of pairs
-)->None:
-    "An error if so many pairs are no sample."
-    check_number("n", n, "[2, inf)", whole=True)
-
 # %% ../../nbs/report/00_statistics.ipynb #c46c05aa
 def power(
     effect:float,      # true mean of the differences
@@ -235,7 +180,7 @@ def power(
     from scipy import stats
     check_number("sd", sd, "(0, inf)")
     check_number("alpha", alpha, "(0, 1)")
-    _check_pairs(n)
+    check_number("n", n, "[2, inf)", whole=True)
     edge, shift = stats.t.isf(alpha/2, n-1), min(abs(effect)*n**0.5/sd, 1e3)
     # SciPy gives NaN for a far tail, and for a shift that is far larger still
     return float(stats.nct.sf(edge, n-1, shift) + np.nan_to_num(stats.nct.cdf(-edge, n-1, shift)))
@@ -249,7 +194,7 @@ def detectable_effect(
 )->float:                 # in the unit of `sd`
     "The smallest effect that a paired t test finds with the wanted probability."
     from scipy import optimize
-    _check_pairs(n)
+    check_number("n", n, "[2, inf)", whole=True)
     check_number("sd", sd, "[0, inf)")
     check_number("wanted", wanted, f"({check_number('alpha', alpha, '(0, 1)')}, 1)")
     high = 1.
@@ -305,37 +250,3 @@ def spread(
     largest = np.abs(pairs[["run", "baseline"]].to_numpy()).max()
     sd = pairs.difference.to_numpy().std(ddof=1)
     return float(sd) if sd > 4*np.finfo(float).eps*largest else 0.
-
-# %% ../../nbs/report/00_statistics.ipynb #1734fd2b
-def comparison(pairs, confidence:float=0.95, resamples:int=9999)->dict:
-    "One row of `summarise`."
-    good = pairs[pairs.problem == ""]
-    d, nothing = good.difference.to_numpy(), Interval(float("nan"), float("nan"))
-    enough, sd = len(d) >= 2, spread(good)
-    student = student_interval(d, confidence) if enough else nothing
-    bootstrap = bootstrap_interval(d, confidence, resamples=resamples) if enough else nothing
-    problems = pairs.problem[pairs.problem != ""].value_counts().sort_index()
-    lacking = ", ".join(f"{count}x {problem}" for problem, count in problems.items())
-    return dict(pairs=len(d), lacking=lacking, **good[["baseline", "run", "difference"]].mean(), sd=sd,
-                low=student.low, high=student.high, boot_low=bootstrap.low, boot_high=bootstrap.high,
-                effect_sd=good.difference.mean()/sd if enough and sd > 0 else float("nan"),
-                p=sign_flip_test(d) if len(d) else float("nan"),
-                detectable=detectable_effect(sd, len(d)) if enough else float("nan"))
-
-# %% ../../nbs/report/00_statistics.ipynb #d0d5c08b
-def summarise(
-    pairs,                                                   # pandas DataFrame from `paired_differences`
-    by:Sequence[str]=("task", "model", "method", "lam"),     # columns that make a row
-    confidence:float=0.95,                                   # of both intervals
-    resamples:int=9999,                                      # draws of the bootstrap
-):                                                           # pandas DataFrame, one row a comparison
-    "Every comparison in one row: effect, intervals, test, and what is lacking."
-    import pandas as pd
-    by = list(by)
-    check_columns(pairs, [*by, "run", "baseline", "difference", "problem"])
-    if pairs.empty: raise ValueError("`pairs` has no rows: nothing was compared")
-    table = pd.DataFrame([dict(zip(by, key), **comparison(group, confidence, resamples))
-                          for key, group in pairs.groupby(by, dropna=False, sort=False)])
-    table = table.sort_values(by, ignore_index=True)    # here, since `groupby` cannot sort tuples
-    table.insert(table.columns.get_loc("p")+1, "p_holm", holm(table["p"].astype(float)))
-    return table

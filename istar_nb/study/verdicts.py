@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['least_pairs', 'nan', 'meanings', 'Kind', 'own', 'Estimate', 'paired_estimate', 'sampled_estimate',
            'correlation_estimate', 'decide', 'number', 'moved', 'Claim', 'what_it_takes', 'correct', 'trend_test',
-           'unchanged', 'probability', 'claims_frame', 'plot_estimates', 'pairs_of', 'differences', 'comparison_table',
-           'best_elsewhere', 'conditions', 'rows_of', 'listed', 'strength_color']
+           'unchanged', 'probability', 'claims_frame', 'plot_estimates', 'summarise', 'pairs_of', 'differences',
+           'comparison_table', 'best_elsewhere', 'conditions', 'rows_of', 'listed', 'strength_color']
 
 # %% ../../nbs/study/00_verdicts.ipynb #450e6e02
 import math
@@ -20,7 +20,7 @@ import numpy as np
 from ..report.figures import method_color, new_axes, signed
 from ..training.records import iterate_records
 from ..report.statistics import (check_columns, detectable_effect, finite_values, holm, paired_differences,
-                                        seeds_needed, sign_flip_test, spearman, student_interval, summarise)
+                                        seeds_needed, sign_flip_test, spearman, spread, student_interval)
 from ..sweeps.grids import grid
 from ..text.tasks import task_title
 
@@ -297,6 +297,41 @@ def plot_estimates(
     ax.axvline(0, color="0.4", lw=0.8)
     ax.set(yticks=range(len(shown)), yticklabels=list(shown), ylim=(len(shown) - 0.4, -0.6), xlabel=xlabel)
     return ax
+
+# %% ../../nbs/study/00_verdicts.ipynb #9d00f101
+def _comparison(pairs)->dict:
+    "One row of `summarise`."
+    from scipy import stats
+    good = pairs[pairs.problem == ""]
+    d, sd, enough = good.difference.to_numpy(), spread(good), len(good) >= 2
+    student = bootstrap = (nan, nan)
+    if enough:
+        student = student_interval(d)
+        bootstrap = d[0], d[0]
+        if np.ptp(d):
+            bootstrap = stats.bootstrap((d,), np.mean, rng=np.random.default_rng(0)).confidence_interval
+    problems = pairs.problem[pairs.problem != ""].value_counts().sort_index()
+    return dict(pairs=len(d), lacking=", ".join(f"{count}x {problem}" for problem, count in problems.items()),
+                **good[["baseline", "run", "difference"]].mean(), sd=sd, low=student[0], high=student[1],
+                boot_low=float(bootstrap[0]), boot_high=float(bootstrap[1]),
+                effect_sd=good.difference.mean()/sd if enough and sd > 0 else nan,
+                p=sign_flip_test(d) if len(d) else nan, detectable=detectable_effect(sd, len(d)) if enough else nan)
+
+
+def summarise(
+    pairs,                                                   # pandas DataFrame from `paired_differences`
+    by:Sequence[str]=("task", "model", "method", "lam"),     # columns that make a row
+):                                                           # pandas DataFrame, one row a comparison
+    "Every comparison in one row: effect, intervals, test, and what is lacking."
+    import pandas as pd
+    by = list(by)
+    check_columns(pairs, [*by, "run", "baseline", "difference", "problem"])
+    if pairs.empty: raise ValueError("`pairs` has no rows: nothing was compared")
+    table = pd.DataFrame([dict(zip(by, key), **_comparison(group))
+                          for key, group in pairs.groupby(by, dropna=False, sort=False)])
+    table = table.sort_values(by, ignore_index=True)    # here, since `groupby` cannot sort tuples
+    table.insert(table.columns.get_loc("p")+1, "p_holm", holm(table["p"].astype(float)))
+    return table
 
 # %% ../../nbs/study/00_verdicts.ipynb #75a010e5
 def pairs_of(
