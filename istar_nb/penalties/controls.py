@@ -17,7 +17,7 @@ from scipy.optimize import bisect
 from torch import Tensor, nn
 
 from ..base.covariance import Moments, check_covariance
-from ..base.processes import averaged, process_count
+from ..base.processes import averaged
 from ..base.states import HiddenStates
 from ..geometry.scores import isoscore_from_cov, pooled_mean
 from .regularizers import IStar, Regularizer

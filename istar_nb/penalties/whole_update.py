@@ -23,8 +23,8 @@ class WholeUpdate(UpdateRegularizer):
     ):
         super().__init__()
         self.regularizer = check_regularizer(regularizer)
-        self.needs_reference, self.scope, self.layers = regularizer.needs_reference, regularizer.scope, regularizer.layers
-        self.tokens = getattr(regularizer, "tokens", None)
+        self.needs_reference, self.scope = regularizer.needs_reference, regularizer.scope
+        self.layers, self.tokens = regularizer.layers, getattr(regularizer, "tokens", None)
 
     def __getattr__(self, name:str)->object:
         try:

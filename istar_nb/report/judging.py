@@ -19,7 +19,7 @@ import numpy as np
 from ..base.files import local_path, write_file
 from ..base.checks import check_number, near
 from ..text.frames import file_format, read_splits, row_place
-from ..training.runs import METHODS, RunConfig, check_type, defaults, has_penalty, method_of
+from ..training.runs import METHODS, check_type, defaults, has_penalty, method_of
 from .figures import new_axes, signed
 from .reports import markdown_table, show_table, show_value
 from .statistics import (as_typed, check_columns, holm, most_listed, paired_differences, random_signs,
