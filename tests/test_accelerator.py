@@ -48,7 +48,7 @@ from istar_nb.penalties.topology import EntropyRegularizer, h0_bars, persistent_
 from istar_nb.training.evaluation import evaluate
 from istar_nb.training.training import _launched, launch, load_checkpoint, save_checkpoint, train
 from istar_nb.training.updates import Progress, fine_tuning, update
-from istar_nb.geometry.transforms import AllButTheTop, NormMoments, Whitening
+from istar_nb.geometry.transforms import AllButTheTop, Whitening
 from istar_nb.geometry.unbiased import unbiased_traces
 from istar_nb.geometry.watching import watch
 
@@ -287,13 +287,6 @@ def test_transforms_take_the_devices_tensors_from_the_host(transformer, sim):
     "scikit-learn computes on the CPU; a tensor of the device is refused, as scikit-learn does."
     x = draw()
     assert_same(deepcopy(transformer).fit_transform(x.to(sim.device).cpu().numpy()), deepcopy(transformer).fit_transform(x.numpy()), sim)
-
-
-def test_moments_of_norms(sim):
-    def moments(device=None):
-        m = NormMoments().update(draw().to(device)).update(draw(seed=1).to(device))
-        return [m.mean, m.scatter, m.cubic, m.quartic, m.ledoit_wolf()]
-    assert_same(moments(sim.device), moments(), sim)
 
 
 METRICS = {"isoscore": lambda: IsoScoreMetric(), "isoscore*": lambda: IsoScoreMetric(cov_ref=REFERENCE, zeta=0.2),
