@@ -17,7 +17,8 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.validation import check_is_fitted
 
 from ..base.checks import check_number
-from ..geometry.transforms import (AllButTheTop, MomentTransformer, NormMoments, SavedTransform, Whitening,
+from ..base.covariance import Moments
+from ..geometry.transforms import (AllButTheTop, MomentTransformer, SavedTransform, Whitening,
                                           checked, directions)
 
 # %% ../../nbs/embeddings/01_variants.ipynb #d51c168e
@@ -68,9 +69,9 @@ class Cut(ClassNamePrefixFeaturesOutMixin, MomentTransformer):
         n_components:int=64, # that are kept, 1 … d
     ): self.n_components = n_components
 
-    def check(self, d:int): check_number("n_components", self.n_components, f"[1, {d}]", whole=True)
+    def check(self, d:int, streamed:bool): check_number("n_components", self.n_components, f"[1, {d}]", whole=True)
 
-    def derive(self, moments:NormMoments):
+    def derive(self, moments:Moments, X:np.ndarray|None):
         "The directions that are kept."
         self.components_ = directions(moments.scatter)[1][:self.n_components]
 

@@ -166,7 +166,7 @@ class Whitening(ClassNamePrefixFeaturesOutMixin, MomentTransformer):
         elif self.shrinkage != "auto":
             raise ValueError(f"`shrinkage` must be a number between 0 and 1 or 'auto', not {self.shrinkage!r}")
         elif streamed:
-            raise ValueError("`shrinkage` 'auto' needs all points at once: use `fit`, or give a number to `partial_fit`")
+            raise ValueError("`shrinkage` 'auto' needs all points at once: use `fit`, or give `partial_fit` a number")
         if self.n_components is not None: check_number("n_components", self.n_components, f"[1, {d}]", whole=True)
 
     def derive(self, moments:Moments, X:np.ndarray|None):
