@@ -22,7 +22,7 @@ _public = {
         "penalties.topology": "barcode h0_bars persistent_entropy select_bars EntropyRegularizer"},
     "Streams, and while a model trains": {
         "geometry.streaming": "IsoScoreMetric IsotropyMetrics", "geometry.watching": "watch",
-        "geometry.second_moments": "CKAMetric cka second_moments", "embeddings.alarm": "CollapseAlarm"},
+        "geometry.second_moments": "cka second_moments", "embeddings.alarm": "CollapseAlarm"},
     "Transforms of vectors": {"geometry.transforms": "Whitening AllButTheTop"},
     "Penalties": {
         "penalties.regularizers": "Regularizer IStar UnbiasedIStar",

@@ -30,7 +30,6 @@ from .penalties.topology import EntropyRegularizer as EntropyRegularizer
 from .geometry.streaming import IsoScoreMetric as IsoScoreMetric
 from .geometry.streaming import IsotropyMetrics as IsotropyMetrics
 from .geometry.watching import watch as watch
-from .geometry.second_moments import CKAMetric as CKAMetric
 from .geometry.second_moments import cka as cka
 from .geometry.second_moments import second_moments as second_moments
 from .embeddings.alarm import CollapseAlarm as CollapseAlarm

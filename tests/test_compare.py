@@ -10,47 +10,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from processes import on_two
-from torch.testing import assert_close
 
 from istar_nb import measure
 from istar_nb.app.cli import main
-from istar_nb.geometry.second_moments import CKAMetric
 from istar_nb.report.comparing import checkpoints_in, compare
 from istar_nb.report.reports import gaps
 from istar_nb.text.encoders import load_encoder
 from istar_nb.text.tasks import load_task
 
 SENTENCES = [row["sentence"] for row in load_task("stdlib-docs").train[:40]]
-
-
-def states():
-    "Of 60 sentences of one to ten tokens in two models."
-    rng = torch.Generator().manual_seed(0)
-    x = torch.randn(60, 10, 6, generator=rng) + torch.randn(60, 1, 6, generator=rng)
-    y = x[..., :4] + torch.randn(60, 10, 4, generator=rng)
-    return x, y, torch.arange(10).expand(60, -1) < torch.randint(1, 11, (60, 1), generator=rng)
-
-
-def cka_of(rows):
-    "CKA after it has seen some of the sentences."
-    x, y, mask = (part[rows] for part in states())
-    metric = CKAMetric(6)
-    metric.update(x, y, mask)
-    return metric
-
-
-def seen_by_two(rank):
-    "What both processes say of their shares, which differ in size."
-    return tuple(cka_of(slice(0, 23) if rank == 0 else slice(23, 60)).compute())
-
-
-def test_processes_merge_what_they_have_seen(tmp_path):
-    merged = cka_of(slice(0, 23))
-    merged.merge_state(cka_of(slice(23, 60)))
-    wanted = cka_of(slice(0, 60)).compute()
-    for found in (merged.compute(), *on_two(seen_by_two, folder=tmp_path)):
-        assert_close(tuple(found), tuple(wanted), rtol=1e-6, atol=1e-8)
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from scipy.sparse import csr_matrix
 
 import istar_nb as inb
 from istar_nb.geometry.dimension import gride, two_nn
-from istar_nb.geometry.second_moments import CKAMetric
 from istar_nb.penalties.baselines import RelativeStrength
 from istar_nb.penalties.isolayer import Features, isotropy_loss
 from istar_nb.geometry.scores import isoscore, isoscore_unbiased
@@ -187,7 +186,7 @@ NUMBERS = [    # an argument that is a number in an interval, and a call that ta
     ("largest", lambda v: gride(CLOUD, v)), ("zeta", lambda v: inb.isoscore_star(CLOUD, torch.eye(7), v)),
     ("memory", lambda v: inb.IsotropyMetrics(memory=v)), ("memory", lambda v: inb.compare(CLOUD, CLOUD, memory=v)),
     ("d", lambda v: inb.IsotropyMetrics(v)),
-    ("d", lambda v: CKAMetric(v)), ("neighbors", lambda v: inb.compare(CLOUD, CLOUD, neighbors=v)),
+    ("neighbors", lambda v: inb.compare(CLOUD, CLOUD, neighbors=v)),
     ("sample", lambda v: inb.compare(CLOUD, CLOUD, sample=v)), ("k", lambda v: inb.health(CLOUD, k=v)),
     ("margin", lambda v: inb.health(CLOUD, margin=v)), ("t", lambda v: inb.Uniformity(v)),
     ("target", lambda v: inb.IStar(target=v)), ("average", lambda v: inb.IStar(average=v)),

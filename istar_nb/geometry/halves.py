@@ -478,19 +478,6 @@ def scaled(
     factor = count/lengths.sum()*len(lengths)/(len(lengths) - 1) if len(lengths) > 4 else lengths.new_tensor(math.nan)
     return about*factor.sqrt()/count
 
-# %% ../../nbs/geometry/06_halves.ipynb #da1b1574
-def _pair_covariance(
-    total:Tensor,     # (r+2, r+1) sums of a half
-    points:Tensor,    # (k, r) float64 of its sentences in the sample
-    sentences:Tensor, # (k,) which they belong to, from 0
-)->Tensor:            # (r, r)
-    "Covariance from pairs of points of distinct sentences."
-    sums, lengths = parts_of(total), torch.bincount(sentences).to(points)
-    sentence_sums = points.new_zeros(len(lengths), points.shape[1]).index_add(0, sentences, points)
-    rows = (points - (sentence_sums/lengths[:, None])[sentences])*lengths[sentences].sqrt()[:, None]
-    times = sums.count/lengths.sum()
-    return (sums.count*sums.scatter - times*(rows.T @ rows))/(sums.count**2 - times*lengths.square().sum())
-
 # %% ../../nbs/geometry/06_halves.ipynb #60bf1d0c
 class Place(NamedTuple):
     "What is known of every coordinate."
@@ -589,9 +576,13 @@ def folding_error(cov:Tensor)->Tensor: # (r, r) of folded points -> ()
 def pair_covariances(cloud:Cloud)->list[Tensor]: # (r, r) of each half
     "Covariances of both halves, from pairs of points of distinct sentences."
     halves, found = half_of(cloud.keys).to(cloud.sentences.device)[cloud.sentences], []
-    for half, total in enumerate(cloud.sums):
-        points, sentences = (part[halves == half] for part in (cloud.points, cloud.sentences))
-        found.append(_pair_covariance(total, points, sentences.unique(return_inverse=True)[1]))
+    for half, sums in enumerate(map(parts_of, cloud.sums)):
+        points, sentences = cloud.points[halves == half], cloud.sentences[halves == half].unique(return_inverse=True)[1]
+        lengths = torch.bincount(sentences).to(points)
+        means = points.new_zeros(len(lengths), points.shape[1]).index_add(0, sentences, points)/lengths[:, None]
+        rows = (points - means[sentences])*lengths[sentences].sqrt()[:, None]
+        times = sums.count/lengths.sum()    # as many times more are in the half as in the sample
+        found.append((sums.count*sums.scatter - times*(rows.T @ rows))/(sums.count**2 - times*lengths.square().sum()))
     return found
 
 

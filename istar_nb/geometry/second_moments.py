@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MEMBERS', 'over_all', 'over_distinct', 'Jackknifed', 'estimate', 'pair_mean', 'variance_parts', 'row_sums',
            'traces_over', 'second_moments', 'class_variances', 'Left', 'hsic_of_rows', 'cka_with_error', 'cka',
-           'cka_of_layers', 'CKAMetric']
+           'cka_of_layers']
 
 # %% ../../nbs/geometry/09_second_moments.ipynb #f5554d85
 from collections.abc import Callable, Sequence
@@ -15,11 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..base.checks import check_number
-from ..base.points import (about_mean, as_points, check_spread, from_numpy, magnitude, scalar_dtype,
+from ..base.points import (about_mean, as_points, check_spread, magnitude, scalar_dtype,
                                   working_dtype)
-from .halves import cloud_of, pair_covariances, smooth_error
-from .streaming import StreamingMetric
 from .unbiased import RowSums, Traces, jackknife_error, rounding_of
 
 # %% ../../nbs/geometry/09_second_moments.ipynb #d4c0e1e3
@@ -276,45 +273,3 @@ def cka_of_layers(
     seconds = list(map(even, ys))
     table = torch.stack([torch.stack([one(a, b) for b in seconds]) for a in map(even, xs)])
     return Jackknifed(*table.unbind(-1))
-
-# %% ../../nbs/geometry/09_second_moments.ipynb #896bae96
-class CKAMetric(StreamingMetric):
-    "Debiased linear CKA of two models' states, streamed: over distinct sentences."
-    def __init__(self,
-        d:int,        # dimensions of the first model's states
-        **options,    # of `StreamingMetric`: `tokens`, `causal`, `memory`, and of torchmetrics
-    ):
-        super().__init__(None, **options)
-        self.first = check_number("d", d, "[1, inf)", whole=True)
-
-    def update(self,
-        x:Tensor|np.ndarray,   # (n, d) points or (B, T, d) states
-        y:Tensor|np.ndarray,   # (n, e) or (B, T, e): of the same tokens
-        mask:Tensor|None=None, # (n,) or (B, T), non-zero marks what counts
-        sentences:Any=None,    # (n,) or (B,) whole numbers from 0, equal for rows of one sentence; None: each is one
-    )->None:
-        "Take in a batch of both."
-        x, y = (from_numpy(part) if isinstance(part, np.ndarray) else part for part in (x, y))
-        if x.shape[:-1] != y.shape[:-1] or x.shape[-1] != self.first:
-            raise ValueError(f"`x` and `y` must be states of the same tokens, with {self.first} dimensions in `x`, "
-                             f"not {tuple(x.shape)} and {tuple(y.shape)}")
-        dtype = torch.promote_types(x.dtype, y.dtype)
-        super().update(torch.cat([x.to(dtype), y.to(x.device, dtype)], -1), mask, sentences)
-
-    def compute(self)->Jackknifed: # value and standard error
-        "CKA of everything that all processes have seen."
-        if not self.count: raise ValueError("CKA needs n ≥ 5 points, and 0 were seen")
-        cloud = cloud_of(self.halves)
-        if cloud.whole:
-            x, y = self.points.split([self.first, self.d - self.first], 1)
-            return cka_with_error(x, y, cloud.sentences)
-        a, b = pair_covariances(cloud)
-        first, second = slice(0, self.first), slice(self.first, None)
-        for part in (first, second):
-            if not (a[part, part]*b[part, part]).sum() > rounding_of(a[part, part].diagonal().sum(), torch.float32):
-                raise ValueError("`x` or `y` has too few different points for a CKA")
-        def product(a, b, rows, columns): return (a[rows, columns]*b[rows, columns]).sum()
-        def value(a, b):
-            xx, yy = product(a, b, first, first), product(a, b, second, second)
-            return product(a, b, first, second)/(xx*yy).sqrt()
-        return Jackknifed(value(a, b), smooth_error(cloud, lambda cov: value(cov, cov)))
