@@ -642,7 +642,7 @@ def test_a_missing_score_may_be_called_so(run):
 
 
 @pytest.mark.parametrize("contrast, said", [
-    ("ratio: 'maybe'", "`ratio` must be bool"), ("primary: 1", "`primary` must be bool"),
+    ("ratio: true", "unknown key 'ratio'"), ("primary: 1", "`primary` must be bool"),
     ("margin: .inf", "margin` must be a number greater than 0, not inf"),
     ("margin: .nan", "margin` must be"), ("margin: '0.1'", "margin` must be a number"), ("value:", "no column ''")])
 def test_a_contrast_that_says_something_else_is_refused(contrast, said, run):
@@ -653,7 +653,7 @@ def test_a_contrast_that_says_something_else_is_refused(contrast, said, run):
 
 
 @pytest.mark.parametrize("again", ["{run: new, against: plain}", "{run: plain, against: new, primary: true}",
-                                   "{run: new, against: plain, margin: 0.1, ratio: no}"])
+                                   "{run: new, against: plain, margin: 0.1, primary: no}"])
 def test_a_contrast_comes_once(again, run):
     table(["plain", "new"])
     Path("declared.yaml").write_text(f"[{{run: new, against: plain, primary: true}}, {again}]", encoding="utf-8")

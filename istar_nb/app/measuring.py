@@ -215,15 +215,16 @@ def measure_command(
     if place_of_process()[0]: what = replace(what, progress=False)    # the first process of a launcher speaks for all
     with waiting("starting", what.progress):
         from istar_nb.report.isotropy import Isotropy
-        from istar_nb.report.model_measures import measure_clouds, measure_models
+        from istar_nb.report.model_measures import measure_corpus, measure_embeddings, readable
         from istar_nb.text.features import cut_note
         from istar_nb.training.records import environment
     _same_draws()
     said = f", IsoScore* with ζ = {what.zeta:g}"*(what.zeta > 0)
     if what.embeddings:
         reference = None if what.reference is None else str(what.reference)
-        found = measure_clouds([what.embeddings], None, None, what.zeta, reference,
-                                       what.processes, dict(column=what.column, ids=what.ids))
+        points = measure_embeddings(what.embeddings, None, None, what.zeta, reference, what.processes,
+                                    dict(column=what.column, ids=what.ids))
+        found = {readable(Path(what.embeddings).name): points}
         source = "points of a file"
     else:
         texts, source = text_source(what.task, what.text, what.data_dir, what.hub, what.limit, column=what.column)
@@ -231,8 +232,9 @@ def measure_command(
         loading = dict(dtype=what.dtype)
         if what.device is not None: loading["device_map"] = what.device
         if what.tokens == "audit": return _report(_audited(what, texts(), layers, source), out/"isotropy")
-        found, n = measure_models([what.model], texts, what.hub, what.tokens, layers, what.batch_tokens,
-                                  what.max_length, what.progress, None, what.zeta, _reference_texts(what),
+        reference = _reference_texts(what)
+        found, n = measure_corpus(what.model, texts(), what.hub, what.tokens, layers, what.batch_tokens,
+                                  what.max_length, what.progress, None, what.zeta, reference and reference(),
                                   what.processes, loading)
         source = f"{n:,} text{'s'*(n != 1)} of {source}, tokens: {what.tokens}{cut_note(what.max_length)}"
     isotropy = Isotropy(source + said, what.tokens, found, environment())

@@ -342,14 +342,6 @@ class RelativeStrength(nn.Module):
         measured = 1 - self.past**self.count.item()
         return tuple(v/measured if measured else 0. for v in self.averages.tolist())
 
-    def take_in(self,
-        norms:Tensor, # (2,) of a measurement, which is dropped if it is not finite or has no second gradient
-    )->None:
-        "Let a measurement enter the averages."
-        if norms.isfinite().all() and norms[1] > 0:
-            self.averages.mul_(self.past).add_(norms, alpha=1-self.past)
-            self.count += 1
-
     @property
     def lam(self)->float: # 0 before the first measurement and for a penalty without gradient
         "What the loss multiplies the penalty with."
@@ -375,7 +367,10 @@ class RelativeStrength(nn.Module):
             raise ValueError("`parameters` has none that requires a gradient")
         group = all_processes() if group is None else group
         norms = [_gradient_norm(loss, parameters, group, scale) for loss in (task_loss, penalty)]
-        self.take_in(torch.stack(norms).to(self.averages))
+        norms = torch.stack(norms).to(self.averages)
+        if norms.isfinite().all() and norms[1] > 0:    # else there is nothing to learn from this measurement
+            self.averages.mul_(self.past).add_(norms, alpha=1-self.past)
+            self.count += 1
         return self.lam
 
 # %% ../../nbs/penalties/01_baselines.ipynb #6b97804b

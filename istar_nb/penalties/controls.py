@@ -215,58 +215,31 @@ def scales(
     return (found/found.max()).clamp(min=least)
 
 # %% ../../nbs/penalties/05_controls.ipynb #844fe337
-def _spectral_map(
-    cov:Tensor,    # (d, d) covariance of the states
-    target:float,  # IsoScore in (0, 1) that the mapped states have
-)->Tensor:         # (d, d) float64, symmetric and invertible
-    "A map of the eigenvalues that leaves the eigenvectors as they are."
-    values, vectors = torch.linalg.eigh(check_covariance(cov).double())
-    def score(alpha): return isoscore_from_cov(torch.diag(values*scales(values, alpha)**2)).item()
-    if not score(8.) < target < score(0.):
-        raise ValueError(f"`target` must be between {score(8.):.3g} and {score(0.):.3g} for this covariance, "
-                         f"not {target}")
-    return vectors*scales(values, bisect(lambda alpha: score(alpha) - target, 0., 8., xtol=1e-15)) @ vectors.T
-
-# %% ../../nbs/penalties/05_controls.ipynb #5eb27139
-def _outlier_map(
-    cov:Tensor,       # (d, d) covariance of the states
-    target:float,     # IsoScore in (0, 1), below that of the states
-    dimension:int=0,  # which coordinate grows
-)->Tensor:            # (d, d) float64, diagonal
-    "A map that stretches one coordinate."
-    cov = check_covariance(cov).double()
-    def stretched(log):
-        return torch.ones(len(cov), dtype=cov.dtype, device=cov.device).index_fill(0, torch.tensor(dimension), 10.**log)
-    def score(log):
-        scales = stretched(log)
-        return isoscore_from_cov(scales[:, None]*cov*scales).item()
-    start = max((log/10 for log in range(31)), key=score)   # stretching a weak coordinate raises the score at first
-    if not score(6.) < target < score(start):
-        raise ValueError(f"`target` must be between {score(6.):.3g} and {score(start):.3g} for this covariance and "
-                         f"dimension, not {target}")
-    return torch.diag(stretched(bisect(lambda log: score(log) - target, start, 6., xtol=1e-15)))
-
-# %% ../../nbs/penalties/05_controls.ipynb #9979df82
 def make_map(
     cov:Tensor,            # (d, d) covariance of the states
     target:float,          # IsoScore in (0, 1) that the mapped states have
-    shape:str="spectrum",  # "spectrum" changes all eigenvalues, "outlier" one coordinate
-)->Tensor:                 # (d, d) float64, invertible
-    "A map to a given IsoScore."
+    shape:str="spectrum",  # "spectrum" changes all eigenvalues, "outlier" the coordinate that varies most
+)->Tensor:                 # (d, d) float64, symmetric and invertible
+    "A map to a given IsoScore: of the eigenvalues along their eigenvectors, or a stretch of one coordinate."
     if shape not in ("spectrum", "outlier"):
         raise ValueError(f"`shape` must be 'spectrum' or 'outlier', not {shape!r}")
-    return (_spectral_map(cov, target) if shape == "spectrum"
-            else _outlier_map(cov, target, cov.diagonal().argmax().item()))
-
-# %% ../../nbs/penalties/05_controls.ipynb #9cdeb48e
-def _last_norm(
-    encoder:nn.Module,  # from transformers
-)->str:                 # path of the module that makes the last states
-    "The encoder's last normalisation."
-    norms = [name for name, module in encoder.named_modules() if isinstance(module, nn.LayerNorm)]
-    if not norms:
-        raise ValueError("`encoder` must end in a LayerNorm, and has none")
-    return norms[-1]
+    cov = check_covariance(cov).double()
+    if shape == "spectrum":
+        values, vectors = torch.linalg.eigh(cov)
+        def score(alpha): return isoscore_from_cov(torch.diag(values*scales(values, alpha)**2)).item()
+        def matrix(alpha): return vectors*scales(values, alpha) @ vectors.T
+        low, high = 0., 8.
+    else:
+        ones, largest = torch.ones_like(cov.diagonal()), cov.diagonal().argmax()
+        def stretched(log): return ones.index_fill(0, largest, 10.**log)
+        def score(log): return isoscore_from_cov(stretched(log)[:, None]*cov*stretched(log)).item()
+        def matrix(log): return torch.diag(stretched(log))
+        # stretching a weak coordinate raises the score at first
+        low, high = max((log/10 for log in range(31)), key=score), 6.
+    if not score(high) < target < score(low):
+        raise ValueError(f"`target` must be between {score(high):.3g} and {score(low):.3g} for this covariance, "
+                         f"not {target}")
+    return matrix(bisect(lambda at: score(at) - target, low, high, xtol=1e-15))
 
 # %% ../../nbs/penalties/05_controls.ipynb #e6ed1c6c
 def reparametrise(
@@ -279,7 +252,9 @@ def reparametrise(
         raise ValueError(f"`a` must be ({width}, {width}), not {tuple(exact.shape)}")
     layer = nn.Linear(width, width, bias=False, device=exact.device).requires_grad_(False)
     layer.weight.copy_(exact)
-    model.encoder.set_submodule(name := _last_norm(model.encoder),
-                                nn.Sequential(model.encoder.get_submodule(name), layer))
+    norms = [name for name, module in model.encoder.named_modules() if isinstance(module, nn.LayerNorm)]
+    if not norms:
+        raise ValueError("`encoder` must end in a LayerNorm, and has none")
+    model.encoder.set_submodule(norms[-1], nn.Sequential(model.encoder.get_submodule(norms[-1]), layer))
     with torch.no_grad():
         model.head.weight.copy_(torch.linalg.solve(exact.T, model.head.weight.double().T).T)

@@ -240,30 +240,10 @@ def _class_bars(
     parts = bars[index].split([len(rows) for rows in (*features, *noise)])
     return list(parts[:len(classes)]), list(parts[len(classes):])
 
-# %% ../../nbs/penalties/02_topology.ipynb #a1b0f007
-def _hole_bars(
-    x:Tensor,            # (n, d) points, n ≥ 1
-    labels:Tensor|None,  # (n,) integers; None for one class
-    selection:str,       # which bars are features; see `select_bars`
-    maxdim:int,          # largest dimension of a hole
-)->tuple[list[Tensor],list[Tensor]]: # features and noise of each class and dimension, longest first; differentiable
-    "How long the holes of every class last."
-    classes = [x] if labels is None else [x[labels == label] for label in labels.unique()]
-    parts = [_split_bars(ends[:, 1] - ends[:, 0], selection) for part in classes for ends in barcode(part, maxdim)[1:]]
-    return [features for features, _ in parts], [noise for _, noise in parts]
-
 # %% ../../nbs/penalties/02_topology.ipynb #9a284690
 label_faults = ("", "`labels` are missing: the penalty is computed class by class; give them, or use by_class=False",
                 "`labels` must be integers, one for each sentence; for targets that are no classes use by_class=False",
                 "`labels` and [CLS] states differ in number: each sentence needs a label and a real token")
-
-def _label_fault(labels:Tensor|None, n:int)->int: # index into `label_faults`
-    "What is wrong with the labels of `n` points."
-    if labels is None:
-        return 1
-    if not isinstance(labels, Tensor) or labels.ndim != 1 or labels.is_floating_point():
-        return 2
-    return 0 if len(labels) == n else 3
 
 # %% ../../nbs/penalties/02_topology.ipynb #ae186a97
 def _global_batch(
@@ -273,7 +253,13 @@ def _global_batch(
     by_class:bool=True,                 # whether labels are needed
 )->tuple[Tensor,Tensor|None]:           # (N, d) and (N,) of all processes; this one's rows carry gradient times W
     "The points and labels of all processes, the same everywhere."
-    fault = _label_fault(labels, len(x)) if by_class else 0
+    fault = 0    # index into `label_faults`
+    if by_class and labels is None:
+        fault = 1
+    elif by_class and (not isinstance(labels, Tensor) or labels.ndim != 1 or labels.is_floating_point()):
+        fault = 2
+    elif by_class and len(labels) != len(x):
+        fault = 3
     x = x.to(working_dtype(x))
     if group is not None:
         header = each_process(torch.tensor([len(x), fault], device=x.device), group).tolist()
@@ -299,9 +285,12 @@ def entropy_penalty(
     "Minus the persistent entropies of the classes, summed (*Shrink the longest*, Section 4)."
     x, labels = _global_batch(x, labels, group, by_class)
     features, others = _class_bars(x, labels, selection)
-    if maxdim:
-        holes, noises = _hole_bars(x, labels, selection, maxdim)
-        features, others = features + holes, others + noises
+    if maxdim:    # the holes of each class have features and noise of their own
+        for part in [x] if labels is None else [x[labels == label] for label in labels.unique()]:
+            for ends in barcode(part, maxdim)[1:]:
+                chosen, noises = _split_bars(ends[:, 1] - ends[:, 0], selection)
+                features.append(chosen)
+                others.append(noises)
     value = -torch.stack([_entropy_of(bars, len(bars) if normalize else 1) for bars in features]).sum()
     return value - noise*sum(bars.mean() for bars in others if len(bars)) if noise else value
 

@@ -9,13 +9,11 @@ __all__ = ['PARTS', 'between_share', 'Audit', 'audit']
 from collections.abc import Iterable
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ..base.checks import check_number
 from ..base.programs import progress_bar, waiting
 from ..base.states import layer_count, layer_numbers
-from ..geometry.halves import Halves, keys_of, scaled, total_of
+from ..geometry.halves import Halves, keys_of, total_of
 from ..geometry.streaming import allowed_memory, points_of
 from ..geometry.sums import parts_of
 from .isotropy import Isotropy, text_tuples
@@ -27,60 +25,34 @@ from ..training.evaluation import read_states
 from ..training.records import environment, finite
 
 # %% ../../nbs/report/11_audit.ipynb #ad170008
-def _share(n:Tensor, s:Tensor, q:Tensor)->Tensor: # (2,), (2, d), (2,) numbers, sums, squared lengths of two clouds
-    means = s/n[:, None]
-    between = n.prod()/n.sum()*(means[0] - means[1]).square().sum()
-    return between/(q.sum() - s.sum(0).square().sum()/n.sum())
-
-
 def between_share(
     text:Halves,    # what was seen of the text
     padding:Halves, # and of the padding of the same texts
-)->dict:            # `between_share` in [0, 1] and its standard error; empty without padding
+)->dict:            # `between_share` in [0, 1]; empty without padding
     "The share of variance that lies between the means."
-    both = text, padding
-    if not all(part.count for part in both): return {}
-    parts = [parts_of(total_of(part)) for part in both]
-    count = sum(part.count for part in parts)
-    mean = sum(part.count*part.mean for part in parts)/count
-    sums = [(p.count, p.count*(p.mean - mean), p.scatter.trace() + p.count*(p.mean - mean).square().sum())
-            for p in parts]
-    with torch.enable_grad():
-        totals = [torch.stack(each).requires_grad_() for each in zip(*sums)]
-        value = _share(*totals)
-        slopes = torch.autograd.grad(value, totals)
-    last = min(2**63 - 1 if part.whole else int(part.keys.max()) for part in both)    # up to it both samples have all
-    kept = [(part.keys <= last).nonzero()[:, 0] for part in both]
-    keys = torch.cat([part.keys[rows] for part, rows in zip(both, kept)])
-    texts = keys.unique(return_inverse=True)[1].to(count.device)
-    effects = []
-    for part, rows, of_count, of_sum, of_square in zip(both, kept, *slopes):
-        points = part.points[rows.to(count.device)].to(mean) - mean
-        effects.append(of_count + points @ of_sum + points.square().sum(1)*of_square)
-    influence = torch.zeros(len(texts.unique())).to(mean).index_add(0, texts, count*torch.cat(effects))
-    error = scaled(influence[:, None], texts.bincount(), int(count)).norm()
-    return finite(dict(between_share=value.item(), between_share_se=error.item()))
+    if not (text.count and padding.count):
+        return {}
+    a, b = (parts_of(total_of(part)) for part in (text, padding))
+    between = a.count*b.count/(a.count + b.count)*(a.mean - b.mean).square().sum()
+    return finite(dict(between_share=(between/(between + a.scatter.trace() + b.scatter.trace())).item()))
 
 # %% ../../nbs/report/11_audit.ipynb #ad17000c
 PARTS = "text", "padding", "text and padding"
 
-def _summary(cloud:Measurement)->dict:
-    "Every measure, or why there is none."
-    return cloud.summary_or_reason() if cloud.count else dict(count=0, reason="there is no padding")
-
-
-def _summaries(clouds:dict[str,dict[int,Measurement]])->dict[str,dict[str,dict]]: # part -> layer -> summary
+def _summaries(found:dict[str,dict[int,Measurement]])->dict[str,dict[str,dict]]: # part -> layer -> summary
     "What has been measured, also of layers 1 to L together."
-    every = {}
-    for part, layers in clouds.items():
-        deep = [m for l, m in layers.items() if l > 0 and m.count]
-        every[part] = {str(l): m for l, m in layers.items()} | pooled_of(deep)
-    found = {part: {l: _summary(m) for l, m in layers.items()} for part, layers in every.items()}
+    every, measured = {}, {}
+    for part, measurements in found.items():
+        deep = [m for l, m in measurements.items() if l > 0 and m.count]
+        every[part] = {str(l): m for l, m in measurements.items()} | pooled_of(deep)
+        nothing = dict(count=0, reason="there is no padding")
+        measured[part] = {l: m.summary_or_reason() if m.count else dict(nothing) for l, m in every[part].items()}
     for l, text in every["text"].items():
         padding = every["padding"].get(l)
-        if padding is None or any(m.total.folded and not m.total.whole for m in (text, padding)): continue
-        found["text and padding"][l] |= between_share(text.total.halves(), padding.total.halves())
-    return found
+        if padding is None or any(m.total.folded and not m.total.whole for m in (text, padding)):
+            continue
+        measured["text and padding"][l] |= between_share(text.total.halves(), padding.total.halves())
+    return measured
 
 # %% ../../nbs/report/11_audit.ipynb #ad17000d
 class Audit(Isotropy):

@@ -27,7 +27,7 @@ from ..base.states import layer_count, layer_numbers
 from ..geometry.halves import keys_of
 from ..geometry.second_moments import cka_of_layers
 from ..geometry.streaming import allowed_memory
-from .figures import compare_figure, measure_names, png_bytes, series_figure
+from .figures import compare_figure, measure_names, png_bytes
 from .isotropy import check_unread, text_tuples
 from .model_measures import (READINGS, Measurement, Points, Sample, TextReading, as_texts, check_layers,
                                             checked_batches, distinct, find_encoder, model_label, row_error,
@@ -291,9 +291,8 @@ class Comparison:
         return pd.DataFrame(list(rows.values()), pd.MultiIndex.from_tuples(rows, names=["model", "layer"]))
 
     def figure(self):    # matplotlib Figure
-        "All pairs of layers as heat maps; of a series, the curves of its layers."
-        if len(self.tables) > 1: return series_figure(self.alike, self.measures)
-        (model, tables), = self.tables.items()
+        "All pairs of layers as heat maps; of a series, those of its last model."
+        model, tables = list(self.tables.items())[-1]
         return compare_figure(tables, self.first, model)
 
     def show(self)->None:

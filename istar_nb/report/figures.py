@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['measure_names', 'star_names', 'style', 'signed', 'literal', 'new_axes', 'method_color', 'run_label', 'plot_layers',
            'plot_score_isotropy', 'plot_training', 'comparison_figure', 'plot_measure', 'measure_figure', 'plot_pairs',
-           'compare_figure', 'series_figure', 'png_bytes']
+           'compare_figure', 'png_bytes']
 
 # %% ../../nbs/report/01_figures.ipynb #59d9db4e
 import math
@@ -206,7 +206,6 @@ def measure_figure(
 # %% ../../nbs/report/01_figures.ipynb #4321dd8f
 def plot_pairs(
     values:Sequence[Sequence[float]], # (L, M); None where there is none
-    errors:Sequence[Sequence[float]], # (L, M) standard errors
     first:Sequence[str],              # L layers
     second:Sequence[str],             # M layers
     title:str="",                     # of the axes
@@ -219,12 +218,6 @@ def plot_pairs(
     ax.figure.colorbar(image, ax=ax)
     ax.set(title=title, xticks=range(len(second)), xticklabels=second, yticks=range(len(first)), yticklabels=first)
     ax.grid(False)
-    if len(first)*len(second) <= 100:
-        for i, row in enumerate(numbers):
-            for j, v in enumerate(row):
-                if v != v: continue
-                ax.text(j, i, f"{v:.2f}\n±{errors[i][j]:.2f}", ha="center", va="center", size=6,
-                        color="w" if v < 0.6 else "k")
     return ax
 
 
@@ -241,32 +234,8 @@ def compare_figure(
     with style():
         fig, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
         for ax, (name, title) in zip(axes, titles.items()):
-            plot_pairs(tables[name], tables[f"{name}_se"], tables["first"], tables["second"], title, ax)
+            plot_pairs(tables[name], tables["first"], tables["second"], title, ax)
             ax.set(xlabel=f"layer of {literal(second)}", ylabel=f"layer of {literal(first)}")
-    return fig
-
-# %% ../../nbs/report/01_figures.ipynb #f3f2ad16
-def series_figure(
-    alike:Mapping[str,dict[str,dict]],    # checkpoint -> layer -> numbers beside the first model
-    measures:Mapping[str,dict[str,dict]], # first model and checkpoints -> layer -> measures
-)->"Figure":
-    "CKA with the first model, common neighbours and two measures over a series, one curve a layer."
-    from matplotlib import pyplot as plt
-    panels = [(alike, "cka", "CKA with the first"), (alike, "overlap", "neighbours in common with the first"),
-              (measures, "isoscore_unbiased", "IsoScore, unbiased"), (measures, "mean_cosine", "mean cosine")]
-    with style():
-        fig, axes = plt.subplots(2, 2, figsize=(9, 6), layout="constrained")
-        for ax, (found, name, title) in zip(axes.flat, panels):
-            layers = list(dict.fromkeys(layer for model in found.values() for layer in model))
-            for i, layer in enumerate(layers):
-                points = [found[model].get(layer, {}) for model in found]
-                values = [math.nan if p.get(name) is None else p[name] for p in points]
-                errors = [2*(p.get(f"{name}_se") or 0) for p in points]
-                ax.errorbar(range(len(found)), values, errors, fmt="o-", capsize=2, label=layer,
-                            color=plt.cm.viridis(i/max(1, len(layers)-1)))
-            ax.set(title=title, xticks=range(len(found)))
-            ax.set_xticklabels(map(literal, found), rotation=30, ha="right")
-        fig.legend(*axes[1, 1].get_legend_handles_labels(), loc="outside right center", title="layer")
     return fig
 
 # %% ../../nbs/report/01_figures.ipynb #6327661f

@@ -17,9 +17,10 @@ from ..base.checks import check_number
 from ..text.features import cut_note
 from ..text.frames import column_texts
 from .clusters import measure_dataset, measure_texts
-from .model_measures import Points, check_reference, distinct, measure_clouds, measure_models
-from .reports import (difference_table, error_note, gaps, hints, markdown_table, measure_page,
-                                     measure_table, model_card, READING, reading_table, save_report, show_table)
+from .model_measures import (Points, check_reference, distinct, measure_corpus, measure_embeddings,
+                                            readable)
+from .reports import (error_note, gaps, hints, markdown_table, measure_page, measure_table, READING,
+                                     reading_table, save_report, show_table)
 from ..training.records import environment
 
 if TYPE_CHECKING:
@@ -76,26 +77,23 @@ class Isotropy:
         for model, layers in self.measures.items():
             notes = filter(None, [gaps(layers), error_note(layers), *(hints(layers) if explain else ())])
             show_table(*measure_table(layers, _main_measures, decimals=3), f"{model}: {self.source}", "\n".join(notes))
-        if len(self.measures) == 2:
-            first, second = self.measures
-            show_table(*difference_table(self.measures, _main_measures, decimals=3), f"{second} minus {first}")
         if explain:
             show_table(*reading_table(), "", "lowest–highest layer on 300 docstrings of Python; other texts differ")
 
     def save(self,
-        path:str|Path, # .html for a page with figures, .json for the numbers, .md for a model card of the first model
+        path:str|Path, # .html for a page with figures, .json for the numbers, .md for the tables
     )->Path:           # the file
         "Write what was measured to a file."
         versions = ", ".join(f"{name} {version}" for name, version in self.environment["versions"].items())
-        return save_report(self, lambda: measure_page(self.measures, self.source, versions), path, self._card)
+        return save_report(self, lambda: measure_page(self.measures, self.source, versions), path, self.markdown)
 
-    def _card(self)->str:
-        model, layers = next(iter(self.measures.items()))
-        columns, rows = measure_table(layers, _main_measures, decimals=3)
-        notes = "\n\n".join(filter(None, [markdown_table(columns, rows), gaps(layers), error_note(layers)]))
-        last = list(layers.values())[-1]    # all layers as one cloud, where there are several
-        return model_card(model, self.source, notes,
-                          {name: last[name] for name in _main_measures if last.get(name) is not None})
+    def markdown(self)->str:
+        "The main measures as tables."
+        parts = []
+        for model, layers in self.measures.items():
+            table = markdown_table(*measure_table(layers, _main_measures, decimals=3))
+            parts += [f"{model}: {self.source}", table, gaps(layers), error_note(layers)]
+        return "\n\n".join(filter(None, parts)) + "\n"
 
     def compare(self,
         other:"Isotropy", # what to compare with
@@ -154,9 +152,6 @@ def _column(texts:Iterable, column:str|None)->Iterable:
     return (row[column] for row in texts)
 
 
-def _on_ray(data:object)->bool: return type(data).__module__.startswith("ray.data")
-
-
 def _measure_on_ray(model:object, texts:object, tokens:str, layers:object, hub:bool, max_length:int, column:str|None,
                     ids:str|None, processes:int|None, **others)->Isotropy:
     "As of `measure`, of a dataset of Ray Data."
@@ -196,7 +191,7 @@ def measure(
     "The isotropy of a model on texts, layer by layer, or of points."
     if processes is not None: check_number("processes", processes, "[1, inf)", whole=True)
     said = f", IsoScore* with ζ = {zeta:g}" if (zeta := check_reference(zeta, reference)) else ""
-    if _on_ray(model if texts is None else texts):
+    if type(model if texts is None else texts).__module__.startswith("ray.data"):
         return _measure_on_ray(model, texts, tokens, layers, hub, max_length, column, ids, processes,
                                sentences=sentences, memory=memory, zeta=zeta or None, dtype=dtype,
                                device_map=device_map)
@@ -205,13 +200,13 @@ def measure(
         if loading: raise ValueError(f"`{next(iter(loading))}` is for a model, and there are no `texts` to read")
         if isinstance(model, tuple): raise TypeError("`texts` is missing: a model is measured on texts")
         check_unread(tokens, layers)
-        found = measure_clouds([model], sentences, memory, zeta, reference, processes,
-                               dict(column=column, ids=ids))
-        return Isotropy(f"points{said}", "all", found, environment())
+        label = readable(Path(model).name) if isinstance(model, (str, Path)) else "points"
+        found = measure_embeddings(model, sentences, memory, zeta, reference, processes, dict(column=column, ids=ids))
+        return Isotropy(f"points{said}", "all", {label: found}, environment())
     if sentences is not None: raise ValueError("`sentences` is for points: which tokens are of one text is known")
     pairs = text_tuples(_column(texts, column))
     others = None if reference is None else text_tuples(reference, "reference")
-    found, n = measure_models([model], lambda: pairs, hub, tokens, layers, batch_tokens, max_length, progress, memory,
-                              zeta, others and (lambda: others), processes, loading)
+    found, n = measure_corpus(model, pairs, hub, tokens, layers, batch_tokens, max_length, progress, memory, zeta,
+                              others, processes, loading)
     return Isotropy(f"{n:,} text{'s'*(n != 1)}, tokens: {tokens}{cut_note(max_length)}{said}", tokens, found,
                     environment())

@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['READINGS', 'Texts', 'Points', 'rows_of_unit', 'Sample', 'Measurement', 'Shrinkage', 'check_reference', 'as_texts',
-           'take_in_layer', 'pooled_of', 'pooled_summary', 'checked_batches', 'measure_model', 'shrinkage_of',
-           'distinct', 'check_layers', 'model_label', 'find_encoder', 'TextReading', 'measure_models', 'row_error',
-           'measure_embeddings', 'measure_clouds']
+           'take_in_layer', 'pooled_of', 'checked_batches', 'measure_model', 'readable', 'distinct', 'check_layers',
+           'model_label', 'find_encoder', 'TextReading', 'measure_corpus', 'row_error', 'measure_embeddings']
 
 # %% ../../nbs/report/02_model_measures.ipynb #5c459b36
 import contextlib
@@ -216,13 +215,6 @@ def pooled_of(parts:list[Measurement])->dict[str,Measurement]: # empty for fewer
     pooled.sample.points = torch.cat([part[i] for i, part in enumerate(samples)])
     return dict(pooled=pooled)
 
-def pooled_summary(
-    parts:list[Measurement],        # one a layer
-    shrinkage:Shrinkage|None=None,  # reference and ζ of IsoScore*
-)->dict[str,dict]:                  # empty where no union is
-    "Measures of the union of layers."
-    return {name: m.summary_or_reason() | _star(m, shrinkage, name) for name, m in pooled_of(parts).items()}
-
 # %% ../../nbs/report/02_model_measures.ipynb #5e0a71d1
 def checked_batches(
     model:nn.Module,         # a Hugging Face model
@@ -267,7 +259,7 @@ def measure_model(
     layers:int|Iterable[int]|str|None="all", # layer numbers, 0 the embeddings; see `choose_layers`
     memory:float|None=None,         # GB that the sums of all layers may take; None: half of what this machine has
     bar:Callable|None=None,         # called with the layers' measurements when all is read; yields them one by one
-    shrinkage:Shrinkage|None=None,  # from `shrinkage_of`, for IsoScore*; None leaves it out
+    shrinkage:Shrinkage|None=None,  # of the reference, for IsoScore*; None leaves it out
 )->dict[str,dict]:                  # "0", "1", … and "pooled" (the chosen layers but 0) -> summary
     "Every measure of every layer in one pass, of the model in eval mode; its modes are left as they were."
     return _summaries(_read_layers(model, batches, tokens, layers, memory), bar, shrinkage)
@@ -275,53 +267,41 @@ def measure_model(
 
 def _summaries(found:dict[int,Measurement], bar:Callable|None, shrinkage:Shrinkage|None)->dict[str,dict]:
     "As of `measure_model`."
-    if not found: raise ValueError("`batches` is empty: there is no text to measure")
-    summaries = {str(l): m.summary_or_reason() | _star(m, shrinkage, str(l)) for l, m in (bar or iter)(found.items())}
-    return summaries | pooled_summary([m for l, m in found.items() if l > 0], shrinkage)
-
-# %% ../../nbs/report/02_model_measures.ipynb #3a5b05bd
-def shrinkage_of(
-    zeta:float,                     # ζ in (0, 1]
-    model:nn.Module,                # a Hugging Face model
-    batches:Iterable[dict],         # of the reference, from `text_batches`
-    tokens:str="real",              # one of `READINGS`
-    layers:int|Iterable[int]|str|None="all", # as of `measure_model`
-    memory:float|None=None,         # as of `measure_model`
-)->Shrinkage:                       # for `measure_model`
-    "Σ_S of every layer and of their union, from the texts of the reference."
-    return _shrinkage(_read_layers(model, batches, tokens, layers, memory), zeta)
+    if not found:
+        raise ValueError("`batches` is empty: there is no text to measure")
+    parts = {str(l): m for l, m in found.items()} | pooled_of([m for l, m in found.items() if l > 0])
+    return {name: m.summary_or_reason() | _star(m, shrinkage, name) for name, m in (bar or iter)(parts.items())}
 
 
 def _shrinkage(found:dict[int,Measurement], zeta:float)->Shrinkage:
-    "As of `shrinkage_of`."
+    "Σ_S of every layer and of their union, from the texts of the reference."
     if left := [i for m in found.values() for i in m.left_out]:
         raise ValueError(f"`reference`: the states of text {left[0]} (counted from 0) are not finite")
     parts = {str(l): m for l, m in found.items()} | pooled_of([m for l, m in found.items() if l > 0])
     covs = {}
     for name, m in parts.items():
-        try: covs[name] = m.covariance()
-        except ValueError as e: reason = e
-    if not covs: raise ValueError(f"`reference` has no layer with a covariance: {reason}")
+        try:
+            covs[name] = m.covariance()
+        except ValueError as e:
+            reason = e
+    if not covs:
+        raise ValueError(f"`reference` has no layer with a covariance: {reason}")
     return Shrinkage(zeta, covs)
 
 # %% ../../nbs/report/02_model_measures.ipynb #a18c92b9
+Texts = Iterator[tuple[str,...]]    # one string each, or two for pairs
+
+def readable(name:str)->str: return name.encode(errors="surrogateescape").decode(errors="replace")    # in print
+
+
 def distinct(
     *choices:Sequence[str], # labels of the same things, the shortest first
 )->list[str]:               # the first that tell all of them apart; the last, numbered, where none do
     "Labels of what is compared."
     for labels in choices:
-        if len(set(labels)) == len(labels): return list(map(_readable, labels))
-    return [f"{_readable(label)} ({i})" for i, label in enumerate(choices[-1], 1)]
-
-# %% ../../nbs/report/02_model_measures.ipynb #2d7c3b3a
-def _readable(
-    name:str, # of a file, as Python has it: bytes that its locale does not know are surrogates
-)->str:       # with those bytes read as UTF-8 if they are, and otherwise replaced
-    "A file's name that can be printed and stored."
-    return name.encode(errors="surrogateescape").decode(errors="replace")
-
-# %% ../../nbs/report/02_model_measures.ipynb #3b7c0a12
-Texts = Iterator[tuple[str,...]]
+        if len(set(labels)) == len(labels):
+            return list(map(readable, labels))
+    return [f"{readable(label)} ({i})" for i, label in enumerate(choices[-1], 1)]
 
 # %% ../../nbs/report/02_model_measures.ipynb #b15cafc6
 def check_layers(
@@ -370,13 +350,13 @@ def find_encoder(
 # %% ../../nbs/report/02_model_measures.ipynb #fc84be8e
 class TextReading(contextlib.ExitStack):
     "The texts of a measurement, and how far it has come."
-    def __init__(self, texts:Texts, label:str, progress:bool):
+    def __init__(self, texts:Iterator[tuple], label:str, progress:bool):
         super().__init__()
         self.source, self.label, self.progress, self.read = texts, label, progress, 0
         self.bar = self.enter_context(progress_bar(None, f"{label}: reading", progress, unit=" texts",
                                                    total=operator.length_hint(texts) or None))
 
-    def texts(self)->Texts:
+    def texts(self)->Iterator[tuple]:
         "The texts, counted."
         for text in self.source:
             self.read += 1
@@ -427,40 +407,10 @@ def _take_in_texts(
     for m in found.values(): m.total.to("cpu")
     return found
 
-
-def _read_texts(
-    reading:TextReading,
-    encoder:Encoder,
-    given:str|tuple,         # its name, or itself
-    hub:bool,                # allow downloads
-    loading:dict,            # as of `measure_models`
-    options:dict,            # of `_read_layers`
-    batch_tokens:int,        # as of `measure_models`
-    max_length:int,          # as of `measure_models`
-    processes:int|None,      # as of `share_out`
-    then:Callable[[dict[int,Measurement]],object], # what is wanted of the measurements
-)->object:
-    "What is wanted of the measurements of all layers, when several processes have read the texts."
-    work = partial(_take_in_texts, options=options, batch_tokens=batch_tokens, max_length=max_length)
-    tasks = reading.tasks(encoder.tokenizer, max_length, processes or place_of_process()[1])
-    def name(task): return f"texts {task[0]:,} to {task[0] + len(task[1]) - 1:,}"
-    with tempfile.TemporaryDirectory() as folder:
-        if processes is None: work = partial(work, encoder=encoder, done=reading.done)
-        elif forks(): work = partial(work, encoder=encoder)    # which has the model already
-        else:
-            if not isinstance(given, str):
-                for part in encoder: part.save_pretrained(given := folder)
-            work = partial(work, encoder=(given, hub, loading))
-        read = share_out(work, tasks, processes, name)
-    def joined():
-        layers = sorted({l for part in read for l in part})
-        return then({l: _joined([part[l] for part in read if l in part]) for l in layers})
-    return from_first(joined)
-
 # %% ../../nbs/report/02_model_measures.ipynb #e7b1f541
-def measure_models(
-    models:Sequence[str|Path|tuple], # names of models, or models with their tokenizers, which stay on their device
-    texts:Callable[[],Texts],       # starts reading
+def measure_corpus(
+    given:str|Path|tuple,           # name of a model, or one with its tokenizer, which stays on its device
+    texts:Iterator[tuple[str,...]], # one string each, or two for pairs
     hub:bool=False,                 # allow downloads
     tokens:str="real",              # one of `READINGS`
     layers:int|Iterable[int]|str|None="all", # layer numbers, 0 the embeddings; see `choose_layers`
@@ -469,35 +419,49 @@ def measure_models(
     progress:bool=True,             # show a progress bar
     memory:float|None=None,         # GB that the sums of a model may take; None: half of what this machine has
     zeta:float=0.,                  # shrinkage ζ in [0, 1] of IsoScore*, which is left out for 0
-    reference:Callable[[],Texts]|None=None, # starts reading the texts of Σ_S; needed when `zeta` > 0
+    reference:Iterator[tuple[str,...]]|None=None, # the texts of Σ_S; needed when `zeta` > 0
     processes:int|None=None,        # as of `share_out`; the digits do not depend on it
     loading:Mapping[str,object]={}, # of `load_encoder`: `dtype`, `device_map`
-)->tuple[dict[str,dict],int]:       # label -> layer -> summary; how many texts there were
-    "Measure models on the same texts."
+)->tuple[dict[str,dict],int]:       # the model's label -> layer -> summary; how many texts there were
+    "Measure a model on texts, which several processes may share."
     from accelerate import PartialState
-    models, layers = [str(m) if isinstance(m, Path) else m for m in models], layer_numbers(layers)
+    given, layers = str(given) if isinstance(given, Path) else given, layer_numbers(layers)
     zeta = check_reference(zeta, reference)
     for name, value in dict(batch_tokens=batch_tokens, max_length=max_length).items():
         check_number(name, value, "[1, inf)", whole=True)
-    with waiting("loading the model" + "s"*(len(models) > 1), progress):
-        encoders = [find_encoder(m, hub, **loading) for m in models]
-    names = [m if isinstance(m, str) else model_label(encoder.model) for m, encoder in zip(models, encoders)]
-    for name, encoder in zip(names, encoders): check_layers(name, layers, layer_count(encoder.model))
-    found, read = {}, 0
-    options = dict(tokens=tokens, layers=layers, memory=memory)
-    for given, label, encoder in zip(models, distinct(names), encoders):
-        if isinstance(given, str) and processes is None and "device_map" not in loading:
-            encoder.model.to(PartialState().device)
-        shared = encoder, given, hub, loading, options, batch_tokens, max_length, processes
-        shrinkage = None
-        if reference is not None:
-            with TextReading(reference(), f"{label}, reference", progress) as reading:
-                shrinkage = _read_texts(reading, *shared, partial(_shrinkage, zeta=zeta))
-        with TextReading(texts(), label, progress) as reading:
-            found[label] = _read_texts(reading, *shared,
-                                       partial(_summaries, bar=reading.layers, shrinkage=shrinkage))
-        read = reading.read
-    return found, read
+    with waiting("loading the model", progress):
+        encoder = find_encoder(given, hub, **loading)
+    label = given if isinstance(given, str) else model_label(encoder.model)
+    check_layers(label, layers, layer_count(encoder.model))
+    if isinstance(given, str) and processes is None and "device_map" not in loading:
+        encoder.model.to(PartialState().device)
+    def read(source, title, then):
+        options = dict(tokens=tokens, layers=layers, memory=memory)
+        work = partial(_take_in_texts, options=options, batch_tokens=batch_tokens, max_length=max_length)
+        def name(task): return f"texts {task[0]:,} to {task[0] + len(task[1]) - 1:,}"
+        with TextReading(source, title, progress) as reading, tempfile.TemporaryDirectory() as folder:
+            tasks = reading.tasks(encoder.tokenizer, max_length, processes or place_of_process()[1])
+            if processes is None:
+                work = partial(work, encoder=encoder, done=reading.done)
+            elif forks():    # a fork has the model already
+                work = partial(work, encoder=encoder)
+            else:
+                kept = given
+                if not isinstance(given, str):
+                    kept = folder
+                    for part in encoder:
+                        part.save_pretrained(folder)
+                work = partial(work, encoder=(kept, hub, loading))
+            parts = share_out(work, tasks, processes, name)
+            def joined():
+                numbers = sorted({l for part in parts for l in part})
+                return then({l: _joined([part[l] for part in parts if l in part]) for l in numbers}, reading)
+            return from_first(joined), reading.read
+    shrinkage = None
+    if reference is not None:
+        shrinkage, _ = read(reference, f"{label}, reference", lambda found, reading: _shrinkage(found, zeta))
+    found, count = read(texts, label, lambda found, reading: _summaries(found, reading.layers, shrinkage))
+    return {readable(label): found}, count
 
 # %% ../../nbs/report/02_model_measures.ipynb #070bad38
 Points = str|Path|Tensor|np.ndarray|Iterator    # files, as of `matrix_units`, or a matrix (n, d), one point a row
@@ -528,7 +492,8 @@ def _read_points(
     then:Callable[[Measurement],object]=lambda m: m, # what is wanted of it
 )->object:
     "What is wanted of the measurement of a matrix on disk or in memory, when all of it is read."
-    if isinstance(points, (str, Path)): name = str(points)
+    if isinstance(points, (str, Path)):
+        name = str(points)
     elif not isinstance(points, Iterable) or hasattr(points, "shape") and not hasattr(points, "features"):
         points = as_points(points, name)
     ids = None if sentences is None else sentence_numbers(sentences).unique(return_inverse=True)[1].numpy()
@@ -558,39 +523,24 @@ def row_error(error:ValueError, part:Tensor, name:str, start:int)->ValueError:
 def _ids_missing(ids:int, name:str, rows:str)->str:
     return f"`sentences` must have one id for every row: it has {ids:,}, and `{name}` has {rows} rows"
 
+# %% ../../nbs/report/02_model_measures.ipynb #600d0df4
 def measure_embeddings(
     points:Points,                  # what to measure
     sentences:Sequence|None=None,   # (n,) ids, equal for rows that depend on each other; None: no two do
     memory:float|None=None,         # GB that the sums may take; see `IsotropyMetrics`
-    shrinkage:Shrinkage|None=None,  # with Σ_S of "points", for IsoScore*; None leaves it out
+    zeta:float=0.,                  # shrinkage ζ in [0, 1] of IsoScore*, which is left out for 0
+    reference:Points|None=None,     # a file or matrix whose covariance is Σ_S; needed when `zeta` > 0
     processes:int|None=None,        # as of `share_out`; the digits do not depend on it
     columns:Mapping[str,str|None]={}, # `column` and `ids`, as of `matrix_units`
 )->dict[str,dict]:                  # {"points": summary}
     "Every measure of a matrix on disk or in memory, in one pass."
-    def summary(m): return dict(points=m.summary_or_reason() | _star(m, shrinkage, "points"))
-    return _read_points(points, sentences, memory, processes=processes, columns=columns, then=summary)
-
-# %% ../../nbs/report/02_model_measures.ipynb #600d0df4
-def measure_clouds(
-    clouds:Sequence[Points],      # files or matrices
-    sentences:Sequence|None=None, # as in `measure_embeddings`, the same for all
-    memory:float|None=None,       # as in `measure_embeddings`
-    zeta:float=0.,                # shrinkage ζ in [0, 1] of IsoScore*, which is left out for 0
-    reference:Points|None=None,   # a file or matrix whose covariance is Σ_S; needed when `zeta` > 0
-    processes:int|None=None,      # as of `measure_embeddings`
-    columns:Mapping[str,str|None]={}, # as of `measure_embeddings`
-)->dict[str,dict]:                # label -> "points" -> summary
-    "Measure files of embeddings, or matrices."
-    zeta = check_reference(zeta, reference)
-    labels = [str(cloud) if isinstance(cloud, (str, Path)) else "points" for cloud in clouds]
-    for label, cloud in zip(labels, clouds):
-        if isinstance(cloud, (str, Path)) and not (any(mark in str(cloud) for mark in ("://", "*"))
-                                                   or local_path(cloud).exists()):
-            raise ValueError(f"{label} is no file of embeddings; a model needs texts to be measured on")
-    shrinkage = None
+    zeta, shrinkage = check_reference(zeta, reference), None
+    if isinstance(points, (str, Path)) and not (any(mark in str(points) for mark in ("://", "*"))
+                                                or local_path(points).exists()):
+        raise ValueError(f"{points} is no file of embeddings; a model needs texts to be measured on")
     if zeta:
         cov = _read_points(reference, memory=memory, name="reference", processes=processes, columns=columns,
                            then=Measurement.covariance)
         shrinkage = Shrinkage(zeta, dict(points=cov))
-    found = [measure_embeddings(cloud, sentences, memory, shrinkage, processes, columns) for cloud in clouds]
-    return dict(zip(distinct([Path(label).name for label in labels], labels), found))
+    def summary(m): return dict(points=m.summary_or_reason() | _star(m, shrinkage, "points"))
+    return _read_points(points, sentences, memory, processes=processes, columns=columns, then=summary)

@@ -4,15 +4,14 @@
 
 # %% auto #0
 __all__ = ['READING', 'Section', 'show_value', 'html_page', 'with_error', 'measured_on', 'change_table', 'comparison_page',
-           'layer_label', 'gaps', 'error_note', 'measure_table', 'difference_table', 'reading_table', 'hints',
-           'measure_page', 'show_table', 'fitting', 'measured_columns', 'show_runs', 'rows_with', 'show_comparison',
-           'markdown_table', 'model_card', 'save_report']
+           'layer_label', 'gaps', 'error_note', 'measure_table', 'reading_table', 'hints', 'measure_page', 'show_table',
+           'measured_columns', 'show_runs', 'rows_with', 'show_comparison', 'markdown_table', 'save_report']
 
 # %% ../../nbs/report/04_reports.ipynb #3c45986c
 import json
 import math
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -210,15 +209,6 @@ def error_note(
     kinds = dict.fromkeys(summary["sample"] for summary in layers.values() if "sample" in summary)
     return f"± one standard error, from {' or '.join(kinds)}".replace(", drawn at random or", " or") if kinds else ""
 
-# %% ../../nbs/report/04_reports.ipynb #5af84e7f
-def _with_star(
-    names:Sequence[str],     # measures to show
-    *found:dict[str,dict],   # layer -> summary, of each model
-)->list[str]:                # with IsoScore* after IsoScore where it was measured
-    "The measures of a table."
-    known = any("isoscore_star" in summary for layers in found for summary in layers.values())
-    return [n for name in names for n in (name, *(star_names if known and name == "isoscore" else ()))]
-
 # %% ../../nbs/report/04_reports.ipynb #1d9f565c
 def measure_table(
     found:dict[str,dict],                     # from `measure_model` or `measure_embeddings`
@@ -226,27 +216,9 @@ def measure_table(
     decimals:int=4,                           # most decimals
 )->tuple[list[str],list[list[str]]]:          # column heads; a row a layer
     "Measures as a table."
-    names = _with_star(names, found)
+    if any("isoscore_star" in summary for summary in found.values()):    # measured where ζ and a reference are given
+        names = [n for name in names for n in (name, *(star_names if name == "isoscore" else ()))]
     rows = [[layer_label(layer), *(with_error(s, n, decimals) for n in names)] for layer, s in found.items()]
-    return ["layer", *map((measure_names | star_names).get, names)], rows
-
-# %% ../../nbs/report/04_reports.ipynb #a1f612d7
-def difference_table(
-    found:Mapping[str,dict[str,dict]],        # two models -> layer -> summary
-    names:Sequence[str]=tuple(measure_names), # measures, in the order of the columns
-    decimals:int=4,                           # most decimals
-)->tuple[list[str],list[list[str]]]:          # column heads; a row a layer that both have
-    "The second model's measures minus the first's."
-    (_, first), (_, second) = found.items()
-    names = _with_star(names, first, second)
-    def change(a, b, name):
-        if a.get(name) is None or b.get(name) is None: return "–"
-        error = math.hypot(a.get(f"{name}_se") or 0, b.get(f"{name}_se") or 0)
-        text = with_error({name: b[name] - a[name], f"{name}_se": error or None}, name, decimals)
-        return text if text.startswith("-") else f"+{text}"
-    both = [layer for layer in first if layer in second]
-    rows = [[layer_label(layer), *(change(first[layer], second[layer], n).replace("-", "−") for n in names)]
-            for layer in both]
     return ["layer", *map((measure_names | star_names).get, names)], rows
 
 # %% ../../nbs/report/04_reports.ipynb #477e4b8d
@@ -314,7 +286,6 @@ def measure_page(
     from matplotlib import pyplot as plt
     def notes(layers): return ". ".join(filter(None, [gaps(layers), error_note(layers), *hints(layers)]))
     sections = [Section(model, notes(layers), *measure_table(layers)) for model, layers in found.items()]
-    if len(found) == 2: sections.append(Section(f"{' minus '.join(reversed(found))}", "", *difference_table(found)))
     if max(map(len, found.values())) > 1:
         fig = measure_figure(found)
         sections.insert(0, Section("By layer", figure=png_bytes(fig), caption="Bars are two standard errors."))
@@ -326,12 +297,6 @@ def measure_page(
                             [[name, *ranges] for name, _, *ranges in rows]))
     sections.append(Section("What the columns mean", columns=["column", "meaning"], rows=_measure_notes + star))
     return html_page(f"Isotropy of {' and '.join(found)}", sections, lead=source, footer=footer)
-
-# %% ../../nbs/report/04_reports.ipynb #2559c7b9
-def _long_as(head:str, cells:Sequence[str])->int|None: # characters; None for a column of sentences, which may be broken
-    "The width that a column of words and numbers needs."
-    numbers = [cell.replace(" ± ", "±") for cell in cells]
-    return None if any(" " in cell for cell in numbers) else max(map(len, [*head.split(), *cells]), default=None)
 
 # %% ../../nbs/report/04_reports.ipynb #0c88847f
 def show_table(
@@ -348,31 +313,16 @@ def show_table(
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=caption or None,
                   caption_justify="left")
     for i, column in enumerate(columns):
-        width = _long_as(column, [row[i] for row in cells])
+        numbers = [row[i].replace(" ± ", "±") for row in cells]
+        broken = any(" " in cell for cell in numbers)    # sentences may be, numbers may not
+        width = None if broken else max(map(len, [*column.split(), *(row[i] for row in cells)]), default=None)
         table.add_column(column, justify="left" if i == 0 or width is None else "right", no_wrap=i == 0,
                          overflow="fold", min_width=width)
-    for row in cells: table.add_row(*row)
-    def least(): return console.measure(table, options=console.options.update(width=10_000)).minimum
-    if console.is_terminal and least() > console.width: table.padding, table.show_edge = 0, False
-    console.width = max(console.width, least())
+    for row in cells:
+        table.add_row(*row)
+    least = console.measure(table, options=console.options.update(width=10_000)).minimum
+    console.width = max(console.width, least)
     console.print(table, crop=False)
-
-# %% ../../nbs/report/04_reports.ipynb #f1f7572a
-def fitting(
-    columns:Sequence[str],     # heads
-    rows:Sequence[Sequence],   # cells
-    keep:Sequence[str],        # heads of columns that stay
-    width:int|None=None,       # of the terminal; None for that of this one, and no limit where there is none
-)->list[int]:                  # numbers of the columns to show, in their order
-    "The columns that a terminal has room for."
-    console, shown = terminal(), list(range(len(columns)))
-    if width is None and not console.is_terminal: return shown
-    cells = [list(map(show_value, row)) for row in [columns, *rows]]
-    widths = [2 + max(len(row[i]) for row in cells) for i in shown]
-    for i in reversed(range(len(columns))):
-        if sum(widths[j] for j in shown) <= (width or console.width) - 1: break
-        if columns[i] not in keep: shown.remove(i)
-    return shown
 
 # %% ../../nbs/report/04_reports.ipynb #29742dce
 def measured_columns(
@@ -410,7 +360,11 @@ def show_runs(
         if name in _counts and isinstance(value, float) and value.is_integer(): return int(value)
         return f"{value:g}" if name in defaults and isinstance(value, float) and value == value else value
     rows = [list(map(cell, columns, row)) for row in table.reindex(columns=columns).astype(object).values.tolist()]
-    shown = fitting(columns, rows, _always)
+    console, shown = terminal(), list(range(len(columns)))
+    widths = [2 + max(len(show_value(row[i])) for row in [columns, *rows]) for i in shown]
+    for i in reversed(range(len(columns))):
+        if console.is_terminal and sum(widths[j] for j in shown) >= console.width and columns[i] not in _always:
+            shown.remove(i)
     out = ", ".join(c for i, c in enumerate(columns) if i not in shown)
     note = f"no room for {out}; --export writes all columns" if out else ""
     show_table([columns[i] for i in shown], [[row[i] for i in shown] for row in rows], title,
@@ -454,32 +408,19 @@ def markdown_table(
     return "\n".join(f"| {' | '.join(line)} |" for line in (lines[0], ["---"]*len(columns), *lines[1:]))
 
 
-def model_card(
-    name:str,                 # of the model
-    source:str,               # what it was measured on
-    table:str,                # Markdown, with its notes
-    values:Mapping[str,float], # measure -> value, for the card's metadata
-)->str:                       # what `huggingface_hub.ModelCard` reads, and pushes when asked
-    "A model card: a section with the table, and its values as results of the model."
-    import yaml
-    metrics = [dict(type=kind, name=(measure_names | star_names).get(kind, kind), value=value)
-               for kind, value in values.items()]
-    result = dict(task=dict(type="feature-extraction"), dataset=dict(type="text", name=source), metrics=metrics)
-    front = yaml.safe_dump({"model-index": [dict(name=name, results=[result])]}, sort_keys=False, allow_unicode=True)
-    return f"---\n{front}---\n\n## Geometry of the representations\n\nOf {source}.\n\n{table}\n"
-
-
 def save_report(
     found:object,    # dataclass with all that is to be kept
     page:Callable,   # () -> str, its page
-    path:str|Path,   # .html for the page, .json for the numbers, .md for the card
-    card:Callable|None=None, # () -> str, its model card; None for what has none
+    path:str|Path,   # .html for the page, .json for the numbers, .md for the text
+    text:Callable|None=None, # () -> str, its tables as Markdown; None for what has none
 )->Path:             # the file
     "Write a report to a file."
     path = local_path(path)
     writers = {".html": page, ".json": lambda: json.dumps(asdict(found), indent=1, ensure_ascii=False)}
-    if card is not None: writers[".md"] = card
-    if path.suffix not in writers: raise ValueError(f"`path` must end in {' or '.join(writers)}, not {path.suffix!r}")
+    if text is not None:
+        writers[".md"] = text
+    if path.suffix not in writers:
+        raise ValueError(f"`path` must end in {' or '.join(writers)}, not {path.suffix!r}")
     write_file(path, writers[path.suffix]().encode())
     return path
 
