@@ -26,7 +26,7 @@ from istar_nb.text.encoders import load_encoder
 from istar_nb.sweeps.executors import slots
 from istar_nb.penalties.integrations import IsotropyTrainerMixin
 from istar_nb.penalties.isolayer import IsoBN, IsoLayer, JointLoss, isotropy_loss
-from istar_nb.geometry.measures import (effective_rank, explained_variance, high_variance_dimensions, mean_activation,
+from istar_nb.geometry.measures import (effective_rank, explained_variance, mean_activation,
                                         mean_cosine, outlier_dimensions, partition_score, spectrum, sv_anisotropy)
 from istar_nb.report.model_measures import measure_model
 from istar_nb.text.features import text_batches
@@ -128,7 +128,6 @@ MEASURES = {
     "two_nn with its error": lambda x: two_nn_with_error(x),
     "gride": lambda x: gride(x, 16),
     "outlier_dimensions": lambda x: outlier_dimensions(x, 1.),
-    "high_variance_dimensions": lambda x: high_variance_dimensions(x),
     "Moments": lambda x: Moments(device=x.device).update(x[:50]).update(x[50:]).covariance(),
 }
 

@@ -14,7 +14,7 @@ from istar_nb.geometry.dimension import gride, two_nn
 from istar_nb.penalties.baselines import RelativeStrength
 from istar_nb.penalties.isolayer import Features, isotropy_loss
 from istar_nb.geometry.scores import isoscore, isoscore_unbiased
-from istar_nb.geometry.measures import (effective_rank, explained_variance, high_variance_dimensions, mean_activation,
+from istar_nb.geometry.measures import (effective_rank, explained_variance, mean_activation,
                                         mean_cosine, outlier_dimensions, partition_score, sv_anisotropy)
 from istar_nb.report.model_measures import Measurement, pooled_of
 from istar_nb.penalties.topology import h0_bars, persistent_entropy, select_bars
@@ -22,10 +22,10 @@ from istar_nb.geometry.transforms import AllButTheTop, Whitening
 
 MEASURES = dict(
     isoscore=isoscore, unbiased=isoscore_unbiased, isotropy_loss=isotropy_loss, mean_cosine=mean_cosine,
-    pairs=lambda x: mean_cosine(x, 50, torch.Generator().manual_seed(0)), partition=partition_score,
+    partition=partition_score,
     explained=lambda x: explained_variance(x, 1), anisotropy=lambda x: sv_anisotropy(x, center=False),
     rank=effective_rank, outliers=lambda x: outlier_dimensions(x).share, mean=mean_activation,
-    high_variance=lambda x: high_variance_dimensions(x).share, two_nn=two_nn, gride=lambda x: gride(x, 8).dimension,
+    two_nn=two_nn, gride=lambda x: gride(x, 8).dimension,
     bars=lambda x: h0_bars(x).sort().values, entropy=lambda x: persistent_entropy(h0_bars(x)),
     selected=lambda x: select_bars(h0_bars(x)))
 
@@ -180,9 +180,9 @@ def test_every_number_of_a_layer_can_be_plotted():
 
 
 NUMBERS = [    # an argument that is a number in an interval, and a call that takes it
-    ("pairs", lambda v: mean_cosine(CLOUD, v)), ("k", lambda v: explained_variance(CLOUD, v)),
+    ("k", lambda v: explained_variance(CLOUD, v)),
     ("eps", lambda v: effective_rank(CLOUD, eps=v)), ("n_sigma", lambda v: outlier_dimensions(CLOUD, v)),
-    ("ratio", lambda v: high_variance_dimensions(CLOUD, v)), ("discard", lambda v: two_nn(CLOUD, v)),
+    ("discard", lambda v: two_nn(CLOUD, v)),
     ("largest", lambda v: gride(CLOUD, v)), ("zeta", lambda v: inb.isoscore_star(CLOUD, torch.eye(7), v)),
     ("memory", lambda v: inb.IsotropyMetrics(memory=v)), ("memory", lambda v: inb.compare(CLOUD, CLOUD, memory=v)),
     ("d", lambda v: inb.IsotropyMetrics(v)),

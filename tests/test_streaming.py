@@ -268,7 +268,7 @@ def test_metrics_of_causal_models_take_the_last_token_and_do_not_merge_with_othe
     for metric in (first, last): metric.update(x, mask)
     assert_close(first.compute()["mean_activation"], x[:, 0].mean(0))
     assert_close(last.compute()["mean_activation"], torch.cat([x[:5, 1], x[5:, 3]]).mean(0))
-    with pytest.raises(ValueError, match="tokens='cls', causal=True, and this metric 'cls'"): first.merge_state(last)
+    with pytest.raises(ValueError, match=r"\('cls', True\), and this metric \('cls', False\)"): first.merge_state(last)
 
 
 def test_stopped_and_loaded_it_ends_where_it_would_have(corpus, tmp_path):
@@ -466,15 +466,8 @@ def test_a_reference_of_other_dimensions_is_refused_before_any_point():
 
 def test_metrics_of_other_tokens_do_not_merge():
     real, cls = IsoScoreMetric(), IsoScoreMetric(tokens="cls")
-    with pytest.raises(ValueError, match="counts tokens='cls', and this metric 'real'"): real.merge_state(cls)
-    with pytest.raises(ValueError, match="counts tokens='cls', and this metric 'real'"):
-        real.merge_state(cls.metric_state)
+    with pytest.raises(ValueError, match=r"\('cls', False\), and this metric \('real', False\)"): real.merge_state(cls)
     assert set(real.state_dict()) == {"sums", "points", "keys", "numbered"} == set(cls.state_dict())
-
-
-def test_a_state_of_eight_groups_is_not_loaded():
-    with pytest.raises(ValueError, match="`state_dict` has 8 groups of sums"):
-        IsotropyMetrics().load_state_dict(dict(sums=torch.zeros(8, 6, 5)))
 
 
 # Host waits

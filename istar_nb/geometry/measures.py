@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['mean_cosine', 'OuterProducts', 'spectrum', 'explained_variance', 'sv_anisotropy', 'effective_rank_of',
-           'effective_rank', 'partition_score', 'mean_activation', 'OutlierDimensions', 'chosen', 'check_outliers',
-           'outliers_of', 'outlier_dimensions', 'high_variance_dimensions']
+           'effective_rank', 'partition_score', 'mean_activation', 'OutlierDimensions', 'check_outliers', 'outliers_of',
+           'outlier_dimensions']
 
 # %% ../../nbs/geometry/04_measures.ipynb #3a23fcaa
 from typing import NamedTuple
@@ -18,33 +18,22 @@ from ..base.checks import check_number
 from ..base.covariance import scatter
 from ..base.points import as_points, centred_chunks, check_spread, magnitude, scalar_dtype, working_dtype
 
-# %% ../../nbs/geometry/04_measures.ipynb #9652d6dc
-def _directions_of(
-    rows:Tensor,  # (m, d) float64 points
-)->Tensor:        # (m, d) of length one
-    "Directions of `rows`; an error for a zero vector."
-    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    if not norms.detach().all(): raise ValueError("`x` has a zero vector: it has no direction, so no cosine")
-    return rows/norms
-
 # %% ../../nbs/geometry/04_measures.ipynb #8990060b
 def mean_cosine(
-    x:Tensor|np.ndarray,                  # (n, d) floating point, n ≥ 2, no zero rows
-    pairs:int|None=None,                  # random pairs of different points to average; None for all n(n-1), exactly
-    generator:torch.Generator|None=None,  # for the random pairs; None for torch's own
-)->Tensor:                                # () in [-1/(n-1), 1], 0: no preferred direction; dtype as `isoscore`
+    x:Tensor|np.ndarray, # (n, d) floating point, n ≥ 2, no zero rows
+)->Tensor:               # () in [-1/(n-1), 1], 0: no preferred direction; dtype as `isoscore`
     "Mean cosine of pairs of points (Ethayarajh 2019): anisotropy as *direction*, seen from the origin."
     x = as_points(x)
     n, scale, origin = len(x), magnitude(x.detach()) or 1., x.new_zeros(x.shape[1], dtype=scalar_dtype(x))
     with torch.autocast(x.device.type, enabled=False):
-        if pairs is None:
-            total = sum(_directions_of(rows).sum(0) for _, rows in centred_chunks(x, origin, scale))
-            return ((total.square().sum() - n)/(n*(n-1))).to(working_dtype(x))
-        pairs = check_number("pairs", pairs, "[1, inf)", whole=True)
-        place = torch.device("cpu") if generator is None else generator.device
-        i, step = (torch.randint(low, n, (pairs,), generator=generator, device=place).to(x.device) for low in (0, 1))
-        both = [_directions_of(x[rows].to(origin.dtype)/scale) for rows in (i, (i + step) % n)]
-        return (both[0]*both[1]).sum(1).mean().to(working_dtype(x))
+        total = origin
+        for _, rows in centred_chunks(x, origin, scale):
+            norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+            if not norms.detach().all():
+                raise ValueError("`x` has a zero vector: it has no direction, so no cosine")
+            total = total + (rows/norms).sum(0)
+        return ((total.square().sum() - n)/(n*(n-1))).to(working_dtype(x))
+
 
 # %% ../../nbs/geometry/04_measures.ipynb #534802b4
 class OuterProducts(torch.autograd.Function):
@@ -205,27 +194,6 @@ class OutlierDimensions(NamedTuple):
     ids:Tensor   # (count,) their numbers, ascending
     share:Tensor # () their share of the total variance, in [0, 1]
 
-# %% ../../nbs/geometry/04_measures.ipynb #b28a17e3
-def chosen(
-    outlier:Tensor,     # (d,) bool
-    variance:Tensor,    # (d,) variances
-)->OutlierDimensions:
-    "The dimensions marked in `outlier`."
-    ids = outlier.nonzero()[:, 0]
-    return OutlierDimensions(len(ids), ids, (variance[ids].sum()/variance.sum()).float())
-
-# %% ../../nbs/geometry/04_measures.ipynb #ae8d6e65
-def _mean_and_variance(
-    x:Tensor|np.ndarray,     # (n, d) floating point, n ≥ 2
-)->tuple[Tensor,Tensor]:     # (d,) means; (d,) variances over n; float64, in units of the largest magnitude
-    "Mean and variance of every dimension; an error if all points are the same."
-    x = as_points(x).detach()
-    largest = magnitude(x) or 1.
-    mean, variance = x.mean(0, dtype=scalar_dtype(x)), 0
-    for _, rows in centred_chunks(x, mean, largest): variance = variance + rows.square().sum(0)/len(x)
-    check_spread(variance.max().item()**0.5, 1., working_dtype(x))
-    return mean/largest, variance
-
 # %% ../../nbs/geometry/04_measures.ipynb #94fd5c34
 def check_outliers(
     n_sigma:float, # to check, as is `by`
@@ -249,7 +217,8 @@ def outliers_of(
     values = dict(magnitude=(mean**2 + variance).sqrt(), mean=mean, variance=variance)
     away = values[by] - values[by].mean()
     rounding = 16*torch.finfo(away.dtype).eps*values[by].abs().max()
-    return chosen((away.abs() if by == "mean" else away) > n_sigma*away.std(correction=0) + rounding, variance)
+    ids = ((away.abs() if by == "mean" else away) > n_sigma*away.std(correction=0) + rounding).nonzero()[:, 0]
+    return OutlierDimensions(len(ids), ids, (variance[ids].sum()/variance.sum()).float())
 
 # %% ../../nbs/geometry/04_measures.ipynb #ddda1d60
 def outlier_dimensions(
@@ -258,14 +227,10 @@ def outlier_dimensions(
     by:str="magnitude",  # what is compared: root mean square ("magnitude"), "mean" or "variance" of a dimension
 )->OutlierDimensions:    # count, ids and share of the variance
     "Dimensions `n_sigma` standard deviations off the rest (in activations, for the weights of Kovaleva et al. 2021)."
-    return outliers_of(*_mean_and_variance(x), n_sigma, by)
-
-# %% ../../nbs/geometry/04_measures.ipynb #9b171b39
-def high_variance_dimensions(
-    x:Tensor|np.ndarray, # (n, d) floating point, n ≥ 2, d ≥ 2
-    ratio:float=5.,      # how many times the average variance over dimensions
-)->OutlierDimensions:    # count, ids and share of the variance
-    "Dimensions with at least `ratio` times the average variance (of the kind studied by Rudman et al. 2023)."
-    check_number("ratio", ratio, "(0, inf)")
-    _, variance = _mean_and_variance(x)
-    return chosen(variance >= ratio*variance.mean(), variance)
+    x = as_points(x).detach()
+    largest = magnitude(x) or 1.
+    mean, variance = x.mean(0, dtype=scalar_dtype(x)), 0
+    for _, rows in centred_chunks(x, mean, largest):
+        variance = variance + rows.square().sum(0)/len(x)
+    check_spread(variance.max().item()**0.5, 1., working_dtype(x))
+    return outliers_of(mean/largest, variance, n_sigma, by)

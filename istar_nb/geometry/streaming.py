@@ -63,14 +63,6 @@ def points_of(
     return as_points(x.detach().flatten(0, -2), min_points=0), index, lengths
 
 # %% ../../nbs/geometry/07_streaming.ipynb #f3cd3e4f
-def _kind(choice:int)->tuple[str,bool]: # tokens and causal, from the number that is kept of them
-    "Which tokens a metric counts."
-    return TOKENS[choice % len(TOKENS)], choice >= len(TOKENS)
-
-
-def _said(tokens:str, causal:bool)->str: return f"tokens={tokens!r}" + ", causal=True"*causal
-
-
 def machine_memory()->float: # GB; infinite where it is not known
     "The memory of this machine, or of the container that this process runs in."
     try: size = os.sysconf("SC_PAGE_SIZE")*os.sysconf("SC_PHYS_PAGES")
@@ -151,7 +143,8 @@ class StreamingMetric(Metric):
         self.memory = allowed_memory(memory, 1/3)    # computing takes as much twice more
         for name, state in no_halves()._asdict().items(): self.add_state(name, state, persistent=True)
         self.add_state("numbered", torch.tensor(0), persistent=True)    # sentences that came without a number
-        self.add_state("choice", torch.tensor(TOKENS.index(tokens) + len(TOKENS)*self.causal), dist_reduce_fx="max")
+        # without it, a collection would take metrics of other tokens for one as long as nothing is padding
+        self.add_state("choice", torch.tensor(2*TOKENS.index(tokens) + self.causal), dist_reduce_fx="max")
 
     @property
     def halves(self)->Halves: return Halves(self.sums, self.points, self.keys.cpu())
@@ -193,11 +186,14 @@ class StreamingMetric(Metric):
 
     def merge_state(self, incoming_state:"Metric|Mapping[str,Tensor]")->None:
         "Take in what another metric of this class, or its state, has seen."
-        if isinstance(incoming_state, Metric) and not isinstance(incoming_state, type(self)):
-            came = type(incoming_state).__name__
-            raise ValueError(f"`incoming_state` must be a {type(self).__name__} or a dict, not {came}")
+        if isinstance(incoming_state, Metric):
+            if not isinstance(incoming_state, type(self)):
+                came = type(incoming_state).__name__
+                raise ValueError(f"`incoming_state` must be a {type(self).__name__} or a dict, not {came}")
+            theirs, own = ((m.tokens, m.causal) for m in (incoming_state, self))
+            if theirs != own:
+                raise ValueError(f"`incoming_state` counts (tokens, causal) = {theirs}, and this metric {own}")
         state = incoming_state if isinstance(incoming_state, Mapping) else incoming_state.metric_state
-        self.check_state(state, "incoming_state")
         others, theirs = Halves(state["sums"], state["points"], state["keys"]), int(state.get("numbered", 0))
         if self.d and others.d not in (0, self.d):
             raise ValueError(f"`incoming_state` has {others.d} dimensions, and the metric has seen points of {self.d}")
@@ -209,18 +205,6 @@ class StreamingMetric(Metric):
         "The sample covariance of all points of this process; an error for fewer than two, or if all are the same."
         return covariance_of(total_of(self.halves))
 
-    def check_state(self,
-        state:Mapping[str,Tensor|None], # of another metric; None or missing: not known
-        name:str,                       # of the argument, for errors
-    )->None:
-        "An error for a state of other tokens than the metric's, or of another kind of metric."
-        choice, sums = state.get("choice"), state.get("sums")
-        if choice is not None and (came := _kind(int(choice))) != (self.tokens, self.causal):
-            own = _said(self.tokens, self.causal).removeprefix("tokens=")
-            raise ValueError(f"`{name}` counts {_said(*came)}, and this metric {own}")
-        if sums is not None and len(sums) != 2:
-            raise ValueError(f"`{name}` has {len(sums)} groups of sums, not two halves")
-
     def _apply(self, fn:Callable, *args, **kwargs)->"StreamingMetric":
         "Move to a device that has float64, and stay float64 when the model around is made half precision."
         def moved(t):
@@ -229,7 +213,6 @@ class StreamingMetric(Metric):
         return super()._apply(moved, *args, **kwargs)
 
     def _load_from_state_dict(self, state_dict:Mapping[str,Tensor], prefix:str, *args, **kwargs)->None:
-        self.check_state({k: state_dict.get(f"{prefix}{k}") for k in ("sums", "choice")}, "state_dict")
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self.halves = Halves(self.sums.clone().to(self.device), self.points.to(self.device), self.keys)
         self._computed = None    # what torchmetrics keeps of the points that were there before
