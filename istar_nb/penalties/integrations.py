@@ -251,53 +251,45 @@ class IsotropyTrainerMixin:
 
 # %% ../../nbs/penalties/04_integrations.ipynb #bff99c27
 @contextmanager
-def _watching_tokens(
+def _watching(
     model:nn.Module,              # a SentenceTransformer
-)->Iterator[list[HiddenStates]]:  # filled with the states of every call
-    "Watch the hidden states of a SentenceTransformer's encoder."
-    encoders, seen = [m for m in model.modules() if hasattr(m, "auto_model") and hasattr(m, "get_config_dict")], []
-    if len(encoders) != 1:
-        raise ValueError(f"`model` {type(model).__name__} has {len(encoders)} transformers, and one is wanted: "
-                         "use on='sentences'")
-    config = encoders[0].auto_model.config
-    before = config.output_hidden_states
+    on:str,                       # "tokens" or "sentences"
+)->Iterator[list[HiddenStates]]:  # filled with the states of every call, or with its embeddings as texts of one token
+    "Watch the hidden states of a SentenceTransformer's encoder, or its sentence embeddings."
+    seen, watched, config, before = [], model, None, False
+    if on == "tokens":
+        encoders = [m for m in model.modules() if hasattr(m, "auto_model") and hasattr(m, "get_config_dict")]
+        if len(encoders) != 1:
+            raise ValueError(f"`model` {type(model).__name__} has {len(encoders)} transformers, and one is wanted: "
+                             "use on='sentences'")
+        watched, config = encoders[0], encoders[0].auto_model.config
+        before = config.output_hidden_states
+        config.output_hidden_states = True
+
     def keep(module, args, features):
+        if on == "sentences":
+            if "sentence_embedding" not in features:
+                raise ValueError(f"`model` gave no sentence embedding, only {', '.join(features)}: use on='tokens'")
+            x = features["sentence_embedding"][:, None]
+            seen.append(HiddenStates([x], torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)))
+            return
         layers = features["all_layer_embeddings"] if before else features.pop("all_layer_embeddings", None)
         if layers is None or "attention_mask" not in features:
             raise ValueError(f"`model` gave no hidden states with a mask, only {', '.join(features)}: "
                              "use on='sentences'")
-        seen.append(HiddenStates(layers, features["attention_mask"], causal=is_causal(encoders[0].auto_model)))
-    config.output_hidden_states = True
-    hook = encoders[0].register_forward_hook(keep)
-    try:
-        yield seen
-    finally:
-        hook.remove()
-        config.output_hidden_states = before
+        seen.append(HiddenStates(layers, features["attention_mask"], causal=is_causal(watched.auto_model)))
 
-# %% ../../nbs/penalties/04_integrations.ipynb #f4d99913
-@contextmanager
-def _watching_sentences(
-    model:nn.Module,              # a SentenceTransformer
-)->Iterator[list[HiddenStates]]:  # filled with the embeddings of every call, as texts of one token
-    "Watch the sentence embeddings of a SentenceTransformer."
-    seen = []
-    def keep(module, args, features):
-        if "sentence_embedding" not in features:
-            raise ValueError(f"`model` gave no sentence embedding, only {', '.join(features)}: use on='tokens'")
-        x = features["sentence_embedding"][:, None]
-        seen.append(HiddenStates([x], torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)))
-    hook = model.register_forward_hook(keep)
+    hook = watched.register_forward_hook(keep)
     try:
         yield seen
     finally:
         hook.remove()
+        if config is not None:
+            config.output_hidden_states = before
 
 # %% ../../nbs/penalties/04_integrations.ipynb #0de67751
 class IsotropyLoss(nn.Module):
     "A sentence-transformers loss plus λ times a penalty of what the model computed for it."
-    watched = dict(tokens=_watching_tokens, sentences=_watching_sentences)
-
     def __init__(self,
         model:nn.Module,         # the SentenceTransformer in training
         loss:nn.Module,          # a loss of sentence-transformers for it
@@ -306,7 +298,7 @@ class IsotropyLoss(nn.Module):
         on:str="tokens",         # its points: "tokens" of the encoder's layers, or "sentences", the embeddings
     ):
         super().__init__()
-        if on not in self.watched:
+        if on not in ("tokens", "sentences"):
             raise ValueError(f"`on` must be 'tokens' or 'sentences', not {on!r}")
         if isinstance(lam, RelativeStrength):
             raise TypeError("`lam` must be a number: a RelativeStrength counts updates, and this loss sees none")
@@ -321,7 +313,7 @@ class IsotropyLoss(nn.Module):
 
     def watch(self, sentence_features:Iterable, labels:Tensor|None, **inputs)->tuple[Any,HiddenStates]:
         "The inner loss, and the states that the model had for it."
-        with self.watched[self.on](self.model) as seen:
+        with _watching(self.model, self.on) as seen:
             loss = self.loss(sentence_features, labels, **inputs)
         widest = max((part.layers[-1].shape[-1] for part in seen), default=0)    # nested losses also see truncated ones
         return loss, joined([part for part in seen if part.layers[-1].shape[-1] == widest])
@@ -333,7 +325,7 @@ class IsotropyLoss(nn.Module):
             inputs = {name: batch[name] for name in ("prompt", "task") if name in batch}
             texts = [batch[name] for name in batch if name not in ("prompt", "task", "dataset_name", "label")]
             return self.watch(texts, batch.get("label"), **inputs)[1]
-        with self.watched[self.on](model) as seen:
+        with _watching(model, self.on) as seen:
             for prefix in columns:
                 model({k.removeprefix(prefix): v for k, v in batch.items() if k.startswith(prefix)})
         return joined(seen)

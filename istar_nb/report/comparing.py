@@ -117,17 +117,11 @@ class Measures(NamedTuple):
 
 def _measures(m:Measurement)->Measures:
     "The measures of a layer, with the influence of every text."
-    try: found = m.measures()
-    except ValueError: return Measures(m.summary_or_reason(), {}, torch.empty(0))
+    try:
+        found = m.measures()
+    except ValueError:
+        return Measures(m.summary_or_reason(), {}, torch.empty(0))
     return Measures(m.summary(found), found.influences, found.keys)
-
-
-def _paired_error(a:Measures, b:Measures, name:str)->float: # NaN where the samples have fewer than 5 texts in common
-    "The standard error of a difference, text for text."
-    both = torch.isin(a.keys, b.keys), torch.isin(b.keys, a.keys)    # keys are in ascending order
-    apart = b.influences[name][both[1]] - a.influences[name][both[0]]
-    if len(apart) < 5: return math.nan
-    return (apart.square().sum()*(max(len(a.keys), len(b.keys))/len(apart))).sqrt().item()
 
 
 def _difference(
@@ -136,13 +130,17 @@ def _difference(
 )->dict:        # name -> the second minus the first; name_se -> its error
     "What differs between two layers, text for text."
     apart = ("isoscore", "isoscore_unbiased") if "folded" in a.summary | b.summary else ()    # folding has errors, too
-    found = {}
+    in_a, in_b = torch.isin(a.keys, b.keys), torch.isin(b.keys, a.keys)    # keys ascend in both samples
+    common, found = int(in_a.sum()), {}
     for name in measure_names:
         x, y = a.summary.get(name), b.summary.get(name)
-        if x is None or y is None: continue
+        if x is None or y is None:
+            continue
         found[name] = y - x
         if name not in apart and name in a.influences and name in b.influences:
-            found[f"{name}_se"] = _paired_error(a, b, name)
+            squares = (b.influences[name][in_b] - a.influences[name][in_a]).square().sum()
+            error = (squares*(max(len(a.keys), len(b.keys))/max(1, common))).sqrt().item()
+            found[f"{name}_se"] = error if common >= 5 else math.nan    # fewer texts say nothing
         elif f"{name}_se" in a.summary:
             found[f"{name}_se"] = math.hypot(a.summary[f"{name}_se"] or 0, b.summary[f"{name}_se"] or 0)
     return finite(found)

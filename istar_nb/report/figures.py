@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['measure_names', 'star_names', 'style', 'signed', 'literal', 'new_axes', 'method_color', 'run_label', 'plot_layers',
-           'plot_score_isotropy', 'plot_training', 'comparison_figure', 'plot_measure', 'measure_figure', 'plot_pairs',
+           'plot_score_isotropy', 'plot_training', 'comparison_figure', 'plot_measure', 'measure_figure',
            'compare_figure', 'png_bytes']
 
 # %% ../../nbs/report/01_figures.ipynb #59d9db4e
@@ -204,23 +204,6 @@ def measure_figure(
     return fig
 
 # %% ../../nbs/report/01_figures.ipynb #4321dd8f
-def plot_pairs(
-    values:Sequence[Sequence[float]], # (L, M); None where there is none
-    first:Sequence[str],              # L layers
-    second:Sequence[str],             # M layers
-    title:str="",                     # of the axes
-    ax:"Axes|None"=None,              # None for new ones
-)->"Axes":
-    "A number between 0 and 1 for every pair of layers of two models."
-    ax = new_axes(ax, figsize=(4, 3.6))
-    numbers = [[math.nan if v is None else v for v in row] for row in values]
-    image = ax.imshow(numbers, vmin=0, vmax=1, cmap="viridis", origin="lower", aspect="auto")
-    ax.figure.colorbar(image, ax=ax)
-    ax.set(title=title, xticks=range(len(second)), xticklabels=second, yticks=range(len(first)), yticklabels=first)
-    ax.grid(False)
-    return ax
-
-
 def compare_figure(
     tables:Mapping[str,Sequence], # "cka", "overlap", "floor" (L, M) and their `_se`; "first" and "second" layers
     first:str,                    # names of the models
@@ -233,9 +216,15 @@ def compare_figure(
                   overlap=f"neighbours in common; by chance up to {most('floor'):.2g}")
     with style():
         fig, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+        first_layers, second_layers = tables["first"], tables["second"]
         for ax, (name, title) in zip(axes, titles.items()):
-            plot_pairs(tables[name], tables["first"], tables["second"], title, ax)
-            ax.set(xlabel=f"layer of {literal(second)}", ylabel=f"layer of {literal(first)}")
+            numbers = [[math.nan if v is None else v for v in row] for row in tables[name]]
+            image = ax.imshow(numbers, vmin=0, vmax=1, cmap="viridis", origin="lower", aspect="auto")
+            fig.colorbar(image, ax=ax)
+            ax.set(title=title, xticks=range(len(second_layers)), xticklabels=second_layers,
+                   yticks=range(len(first_layers)), yticklabels=first_layers,
+                   xlabel=f"layer of {literal(second)}", ylabel=f"layer of {literal(first)}")
+            ax.grid(False)
     return fig
 
 # %% ../../nbs/report/01_figures.ipynb #6327661f
