@@ -18,7 +18,7 @@ _public = {
         "geometry.scores": "isoscore isoscore_star isoscore_unbiased isoscore_with_error isoscore_from_cov",
         "geometry.measures": "mean_cosine partition_score explained_variance sv_anisotropy effective_rank "
                              "outlier_dimensions",
-        "geometry.dimension": "two_nn two_nn_with_error gride",
+        "geometry.dimension": "two_nn two_nn_with_error",
         "penalties.topology": "barcode h0_bars persistent_entropy select_bars EntropyRegularizer"},
     "Streams, and while a model trains": {
         "geometry.streaming": "IsoScoreMetric IsotropyMetrics", "geometry.watching": "watch",

@@ -21,7 +21,6 @@ from .geometry.measures import effective_rank as effective_rank
 from .geometry.measures import outlier_dimensions as outlier_dimensions
 from .geometry.dimension import two_nn as two_nn
 from .geometry.dimension import two_nn_with_error as two_nn_with_error
-from .geometry.dimension import gride as gride
 from .penalties.topology import barcode as barcode
 from .penalties.topology import h0_bars as h0_bars
 from .penalties.topology import persistent_entropy as persistent_entropy

@@ -21,7 +21,7 @@ from transformers import PrinterCallback, Trainer, TrainingArguments, default_da
 
 from istar_nb.penalties.baselines import CosReg, RelativeStrength, Uniformity, VICRegCovariance
 from istar_nb.base.covariance import Moments, covariance, participation_ratio, shrink
-from istar_nb.geometry.dimension import gride, two_nn, two_nn_with_error
+from istar_nb.geometry.dimension import two_nn, two_nn_with_error
 from istar_nb.text.encoders import load_encoder
 from istar_nb.sweeps.executors import slots
 from istar_nb.penalties.integrations import IsotropyTrainerMixin
@@ -126,7 +126,6 @@ MEASURES = {
     "optimal_zeta": lambda x: optimal_zeta(x, REFERENCE.to(x), SENTENCES.to(x.device)),
     "two_nn": two_nn,
     "two_nn with its error": lambda x: two_nn_with_error(x),
-    "gride": lambda x: gride(x, 16),
     "outlier_dimensions": lambda x: outlier_dimensions(x, 1.),
     "Moments": lambda x: Moments(device=x.device).update(x[:50]).update(x[50:]).covariance(),
 }

@@ -10,7 +10,7 @@ import torch
 from scipy.sparse import csr_matrix
 
 import istar_nb as inb
-from istar_nb.geometry.dimension import gride, two_nn
+from istar_nb.geometry.dimension import two_nn
 from istar_nb.penalties.baselines import RelativeStrength
 from istar_nb.penalties.isolayer import Features, isotropy_loss
 from istar_nb.geometry.scores import isoscore, isoscore_unbiased
@@ -25,7 +25,7 @@ MEASURES = dict(
     partition=partition_score,
     explained=lambda x: explained_variance(x, 1), anisotropy=lambda x: sv_anisotropy(x, center=False),
     rank=effective_rank, outliers=lambda x: outlier_dimensions(x).share, mean=mean_activation,
-    two_nn=two_nn, gride=lambda x: gride(x, 8).dimension,
+    two_nn=two_nn,
     bars=lambda x: h0_bars(x).sort().values, entropy=lambda x: persistent_entropy(h0_bars(x)),
     selected=lambda x: select_bars(h0_bars(x)))
 
@@ -183,7 +183,7 @@ NUMBERS = [    # an argument that is a number in an interval, and a call that ta
     ("k", lambda v: explained_variance(CLOUD, v)),
     ("eps", lambda v: effective_rank(CLOUD, eps=v)), ("n_sigma", lambda v: outlier_dimensions(CLOUD, v)),
     ("discard", lambda v: two_nn(CLOUD, v)),
-    ("largest", lambda v: gride(CLOUD, v)), ("zeta", lambda v: inb.isoscore_star(CLOUD, torch.eye(7), v)),
+    ("zeta", lambda v: inb.isoscore_star(CLOUD, torch.eye(7), v)),
     ("memory", lambda v: inb.IsotropyMetrics(memory=v)), ("memory", lambda v: inb.compare(CLOUD, CLOUD, memory=v)),
     ("d", lambda v: inb.IsotropyMetrics(v)),
     ("neighbors", lambda v: inb.compare(CLOUD, CLOUD, neighbors=v)),

@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-from istar_nb.geometry.dimension import gride, neighbor_distances, two_nn
+from istar_nb.geometry.dimension import neighbor_distances, two_nn
 from istar_nb.base.states import HiddenStates
 from istar_nb.penalties.topology import EntropyRegularizer, h0_bars, persistent_entropy, select_bars
 from istar_nb.penalties.trees import boruvka, prim, spanning_forest
@@ -156,7 +156,7 @@ def test_neighbours_and_trees_on_an_accelerator(float64):
         bars = h0_bars(x)
         states = HiddenStates([x[:, None]], torch.ones(200, 1, device=x.device))
         penalties = [EntropyRegularizer(rule)(states, labels) for rule in ("atienza", "released", "none")]
-        found = [two_nn(x), *gride(x, 16), bars.sort().values, persistent_entropy(bars), select_bars(bars), *penalties]
+        found = [two_nn(x), bars.sort().values, persistent_entropy(bars), select_bars(bars), *penalties]
         return [value.detach().cpu() for value in found] + [torch.autograd.grad(sum(penalties), x)[0].cpu()]
     expected = values(cloud, labels)
     with Accelerator(float64=float64) as sim: found = values(cloud.to(sim.device), labels.to(sim.device))
