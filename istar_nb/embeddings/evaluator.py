@@ -26,8 +26,8 @@ except ImportError:    # before version 6, or not installed
                           "'istar_nb[sentence-transformers]'") from e
 
 # %% ../../nbs/embeddings/05_evaluator.ipynb #0b036330
-class _OfTexts(BaseEvaluator):
-    "An evaluator that embeds the same texts each time."
+class IsotropyEvaluator(BaseEvaluator):
+    "How far a SentenceTransformer is from a collapse, by three kinds, and its IsoScore, with standard errors."
     def __init__(self,
         texts:Iterable[str],          # at least 20 different ones, best unrelated
         name:str="",                  # of the texts, put before the name of each metric
@@ -48,23 +48,6 @@ class _OfTexts(BaseEvaluator):
         self.primary_metric, self.greater_is_better = "room", True
         self.csv_file = f"isotropy_evaluation{f'_{name}' if name else ''}_results.csv"
 
-    def _write(self, folder:str, row:dict)->None:
-        os.makedirs(folder, exist_ok=True)
-        path = os.path.join(folder, self.csv_file)
-        new = not os.path.isfile(path)
-        with open(path, "a", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            if new: writer.writerow(row)
-            writer.writerow(row.values())
-
-    @property
-    def description(self)->str: return "Isotropy"    # in the model card
-
-    def get_config_dict(self)->dict: return dict(texts=len(self.texts))
-
-# %% ../../nbs/embeddings/05_evaluator.ipynb #h3da5531
-class IsotropyEvaluator(_OfTexts):
-    "How far a SentenceTransformer is from a collapse, by three kinds, and its IsoScore, with standard errors."
     def __call__(self,
         model:torch.nn.Module,      # a SentenceTransformer
         output_path:str|None=None,  # folder of the csv file
@@ -82,7 +65,19 @@ class IsotropyEvaluator(_OfTexts):
             value, error = map(float, found.get(name, missing))
             metrics |= {name: value, f"{name}_se": error}
         if output_path is not None and self.write_csv:
-            self._write(output_path, dict(epoch=epoch, steps=steps) | metrics)
+            os.makedirs(output_path, exist_ok=True)
+            path, row = os.path.join(output_path, self.csv_file), dict(epoch=epoch, steps=steps) | metrics
+            new = not os.path.isfile(path)
+            with open(path, "a", newline="", encoding="utf-8") as file:
+                writer = csv.writer(file)
+                if new:
+                    writer.writerow(row)
+                writer.writerow(row.values())
         metrics = self.prefix_name_to_metrics(metrics, self.name)
         self.store_metrics_in_model_card_data(model, metrics, epoch, steps)
         return metrics
+
+    @property
+    def description(self)->str: return "Isotropy"    # in the model card
+
+    def get_config_dict(self)->dict: return dict(texts=len(self.texts))

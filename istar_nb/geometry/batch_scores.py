@@ -122,21 +122,19 @@ class SentenceTotals(NamedTuple):
         return traces_of(totals_of(self.powers, self.typical, self.B, self.M, self.scalars, self.vectors))
 
 # %% ../../nbs/geometry/03_batch_scores.ipynb #28106af6
-def _add_products(g:SentenceSums, squares:Tensor, narrow:bool, B:Tensor)->None: # (J, d, d), changed in place
-    "Add ΣB_g δ_gʲ of some sentences to `B`, or to its upper blocks."
-    if not narrow and len(B) == 1: B += squares.sum(0)
-    elif not narrow: B.view(len(B), -1).addmm_(g.weights.T, squares.flatten(1))
-    elif len(B) == 1: add_products_(B[0], g.rows.flatten(0, 1))
+def _add_sentences_(g:SentenceSums, B:Tensor, M:Tensor, vectors:Tensor, scalars:Tensor)->None:
+    "Add some sentences to the sums that `SentenceTotals` has, of B to its upper blocks."
+    wide, (squares, narrow), weights = scalars.dtype, g.squares(), g.weights.T[:, :, None]
+    if not narrow and len(B) == 1:
+        B += squares.sum(0)
+    elif not narrow:
+        B.view(len(B), -1).addmm_(g.weights.T, squares.flatten(1))
+    elif len(B) == 1:
+        add_products_(B[0], g.rows.flatten(0, 1))
     else:
         for run in g.runs:
             add_products_(part := torch.zeros_like(B[0]), g.rows[run].flatten(0, 1))
             B.addcmul_(g.weights[run.start][:, None, None], part)
-
-
-def _add_sentences_(g:SentenceSums, B:Tensor, M:Tensor, vectors:Tensor, scalars:Tensor)->None:
-    "Add some sentences to the sums that `SentenceTotals` has, of B to its upper blocks."
-    wide, (squares, narrow), weights = scalars.dtype, g.squares(), g.weights.T[:, :, None]
-    _add_products(g, squares, narrow, B)
     for weight, matrix in zip(weights, M): matrix.addmm_((g.total if len(M) == 1 else weight*g.total).T, g.total)
     each = torch.stack([g.total, g.forms, g.trace[:, None]*g.total, g.length[:, None]*g.total])
     vectors += each.sum(1, keepdim=True) if len(B) == 1 else g.weights.T @ each
@@ -183,14 +181,6 @@ def check_sentences(
         raise TooFew("`states` has too few sentences for an unbiased score: its estimate of tr(Σ²) is not positive")
 
 # %% ../../nbs/geometry/03_batch_scores.ipynb #66627fbf
-def _rows_times(g:SentenceSums, dB:Tensor)->Tensor: # (J, d, d) -> (g, k, d)
-    "Rows times the gradient in their sentence's B_g, which sentences of one length share."
-    if len(dB) == 1: return g.rows @ dB[0]
-    out = torch.empty_like(g.rows)
-    for run in g.runs: out[run] = g.rows[run] @ torch.tensordot(g.weights[run.start], dB, 1)
-    return out
-
-
 def _add_uneven_(out:Tensor, g:SentenceSums, vectors:Tensor)->None: # (4, J, d) gradient in `vectors`
     "Add what comes through Σ δ_g s_g, Σ B_g s_g and Σ b_g s_g, which matter where lengths differ."
     p, v, u = vectors[0, 1], vectors[1, 0], vectors[2, 0]
@@ -211,9 +201,18 @@ def _sentence_gradient(
     within, b2, h, b_sigma, sigma2 = (g.weights[:, :, None]*scalars).sum(1).unbind(1)
     squares, narrow = g.squares()
     squares.mul_(4*within[:, None, None])
-    if narrow: out = _rows_times(g, 2*dB).baddbmm_(squares, g.rows)
-    elif len(dB) == 1: out = g.rows @ squares.add_(dB[0], alpha=2)
-    else: out = g.rows @ squares.view(len(squares), -1).addmm_(g.weights, dB.flatten(1), alpha=2).view_as(squares)
+    if not narrow and len(dB) == 1:
+        out = g.rows @ squares.add_(dB[0], alpha=2)
+    elif not narrow:
+        out = g.rows @ squares.view(len(squares), -1).addmm_(g.weights, dB.flatten(1), alpha=2).view_as(squares)
+    else:
+        if len(dB) == 1:
+            out = g.rows @ (2*dB[0])
+        else:    # sentences of one length share the gradient in their B_g
+            out = torch.empty_like(g.rows)
+            for run in g.runs:
+                out[run] = g.rows[run] @ torch.tensordot(2*g.weights[run.start], dB, 1)
+        out.baddbmm_(squares, g.rows)
     out.addcmul_(g.rows, (4*b2*g.trace + 2*b_sigma*g.length)[:, None, None])
     out.baddbmm_(g.along, (2*h[:, None]*g.total)[:, None])
     between = sum(weight*(g.total @ m) for weight, m in zip(g.weights.T[:, :, None], dM))

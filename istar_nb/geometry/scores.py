@@ -72,12 +72,6 @@ class Facts(NamedTuple):
     square:float  # what else must be finite and above 0: the largest entry of Σζ, or an estimate of tr(Σ²)
 
 
-def _check_reference(largest:float)->None:
-    "An error for a covariance that is not finite, or that is all there is and zero."
-    check_finite(largest, "cov_ref")
-    raise ValueError("`cov_ref` is zero, and `zeta` leaves nothing of the points")
-
-
 def check_facts(
     facts:Sequence[float], # of points; see `Facts`
     dtype:torch.dtype,     # working dtype
@@ -88,7 +82,9 @@ def check_facts(
     for value in (largest, spread): check_finite(value)
     check_spread(spread, largest, dtype)
     if torch.finfo(dtype).tiny <= square < math.inf: return
-    if 1e-15 < spread < 1e15: _check_reference(square)
+    if 1e-15 < spread < 1e15:    # the covariance that is mixed in is not finite, or all there is
+        check_finite(square, "cov_ref")
+        raise ValueError("`cov_ref` is zero, and `zeta` leaves nothing of the points")
     raise ValueError(f"`x` is about {spread:.0e} away from its mean, and its squares are out of range: multiply it "
                      "by a constant, which changes no score")
 

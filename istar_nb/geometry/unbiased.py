@@ -58,20 +58,6 @@ def length_weights(
     return torch.stack([(n_g - typical)**j for j in range(3)], 1)
 
 # %% ../../nbs/geometry/00_unbiased.ipynb #a1c0de02
-def _through_vectors(
-    vectors:Tensor, # (4, J, d) as for `totals_of`
-    B:Tensor,       # (d, d) ΣB_g
-)->tuple[Tensor,Tensor]: # (min(J, 2)·2 - 1, 2) share of the triples, () of the quadruples
-    "What p adds, and r, which is near zero, to first order."
-    r, w, trace = vectors[0, 0], vectors[3, 0], B.diagonal().sum()
-    def along(a, j): return -2*(vectors[1:3, j] @ a)
-    triples = [along(r, 0)]
-    if vectors.shape[1] > 1:
-        p = vectors[0, 1]
-        triples += [along(r, 1), along(p, 0) + along(r, 1) + 2*torch.stack([p @ B @ r, trace*(p @ r)])]
-    return torch.stack(triples), 8*(w @ r)
-
-
 def totals_of(
     powers:Tensor,       # (4,) float64 Σ n_g, Σ n_g², Σ n_g³, Σ n_g⁴
     typical:Tensor|None, # () c; None if all groups are equally long
@@ -91,8 +77,13 @@ def totals_of(
     pairs, triples = torch.stack(pairs), torch.stack(triples)
     quadruples = m[0]**2 + 2*(M[0]*M[0]).sum(dtype=wide) - 6*within[0, 4]
     if vectors is None: return GroupTotals(powers, pairs, triples, quadruples, typical)
-    more, fourth = _through_vectors(vectors, B[0])
-    return GroupTotals(powers, pairs, triples + more, quadruples + fourth, typical)
+    r, w = vectors[0, 0], vectors[3, 0]    # what r adds, which is near zero, to first order
+    def along(a, j): return -2*(vectors[1:3, j] @ a)
+    more = [along(r, 0)]
+    if typical is not None:
+        p = vectors[0, 1]
+        more += [along(r, 1), along(p, 0) + along(r, 1) + 2*torch.stack([p @ B[0] @ r, B[0].diagonal().sum()*(p @ r)])]
+    return GroupTotals(powers, pairs, triples + torch.stack(more), quadruples + 8*(w @ r), typical)
 
 # %% ../../nbs/geometry/00_unbiased.ipynb #29c74715
 def _with_each(sums:"RowSums")->GroupTotals: # (…, G)
@@ -176,10 +167,6 @@ def _products(
     return sum(w[:, None, None]*(r.T @ r) for w, r in zip(weights, rows))
 
 
-def _between(s:Tensor, weights:Tensor)->Tensor: # (G, d), (G, J) -> (min(J, 2), d, d)
-    "Σs_g s_gᵀ δ_gʲ."
-    return torch.stack([s.T @ s, *((w[:, None]*s).T @ s for w in weights.T[1:2].to(s))])
-
 # %% ../../nbs/geometry/00_unbiased.ipynb #7b5bbf2c
 class RowSums:
     "What the estimates need of each of G independent sentences, about the mean of all points."
@@ -200,7 +187,9 @@ class RowSums:
             self.s = self.by_sentence(self.x)    # (G, d) Σ x
             self.typical = self.n_g.mean() if len(set(self.lengths)) > 1 else None
             self.B = _products(self.x, self.n_g[self.ids], Counter(self.lengths), self.typical)
-            self.M = self.B if sentences is None else _between(self.s, self.weights)
+            self.M = self.B    # (min(J, 2), d, d) Σ s_g s_gᵀ δ_gʲ
+            if sentences is not None:
+                self.M = torch.stack([(w[:, None]*self.s).T @ self.s for w in self.weights.T[:2].to(self.s)])
             self.b_g, self.sigma = self.per_sentence(self.x*self.x), (self.s*self.s).sum(1, dtype=wide)
             self.h_g = self.per_sentence(self.x*self.s[self.ids], power=2)    # s_gᵀB_g s_g
             self.k_g = self.sigma**2 if sentences is None else self.within(self.x)    # ‖B_g‖²
