@@ -67,7 +67,7 @@ def test_a_model_is_examined_on_a_table_with_classes_and_pairs(run):
     pd.DataFrame(dict(a=others[::2], b=others[1::2], score=range(20))).to_csv("pairs.csv", index=False)
     words = ["health", "tiny-bert", "texts.csv", "--column", "text", "--label", "topic", "--pairs", "pairs.csv"]
     code, said = run(*words, "--tokens", "mean")
-    assert code == 0 and "variance between classes" in said and "massive activations" in said
+    assert code == 0 and "variance between classes" in said
     assert "20 labelled pairs" in " ".join(said.split()) and "text of texts.csv" in " ".join(said.split())
     again, more = run(*words, "--pair-columns", "a,b,nothing")
     assert again == 2 and "no column 'nothing'" in more

@@ -23,7 +23,7 @@ from .quality import (Judged, _cosine_matrix, agreement, bit_balance, cosine_qua
                                          difference_verdict, judged_pairs, judged_recalls,
                                          largest_share, recalls, shape_of, side)
 from .questions import Questions, _RowNumbers, _Texts, in_roles, questions
-from .reading import Massive, Vectors, read_points, sentence_vectors
+from .reading import Vectors, read_points, sentence_vectors
 from .variants import check_dims, variants
 from ..geometry.measures import outlier_dimensions
 from ..geometry.scores import isoscore_with_error
@@ -78,24 +78,6 @@ def _coordinate_findings(x:Tensor)->list[dict]:
                  f"an even share is {even:.4f}, and ten of these dominate; {named}")]
 
 # %% ../../nbs/embeddings/04_health.ipynb #h3da5501
-def _massive_finding(layers:dict[int,Massive])->list[dict]:
-    "Massive activations in the layer that has most."
-    from scipy.stats import binomtest
-    if not layers: return []
-    layer = max(layers, key=lambda l: (int(layers[l].massive.sum()), float(layers[l].ratio.median())))
-    found = layers[layer]
-    k, n = int(found.massive.sum()), len(found.massive)
-    low, high = binomtest(k, n).proportion_ci(method="wilson")
-    verdict = "in most texts" if low > 0.5 else "in some texts"
-    if low < 0.05: verdict = "none" if high < 0.05 else "not known"
-    where = found.place[found.massive] if k else found.place
-    note = (f"layer {layer}, coordinate {int(where.mode().values)}: the largest activation of a text is "
-            f"{found.ratio.median():,.0f} times the median one")
-    share = k/n
-    return [_finding("texts with massive activations", Jackknifed(torch.tensor(share), torch.tensor(
-        math.sqrt((share*(1 - share) + 1/n)/n))), verdict, note)]
-
-
 def _query_findings(texts:Tensor, queries:Tensor)->list[dict]:
     "Queries against what they search."
     x, q = unit_rows(texts).float(), unit_rows(queries).float()
@@ -130,7 +112,7 @@ def _variant_rows(x:Tensor, asked:Questions, dims:Sequence[int], k:int, margin:f
     held = held[torch.randperm(len(held), generator=torch.Generator().manual_seed(0))[:most]].numpy()
     fit, rows, cosines, found, before = x[asked.fit.numpy()], [], [], [], None
     for v in variants(x.shape[1], len(fit), dims):
-        change = v.make(fit).transform
+        change = v.transformer().fit(fit).transform
         after = _cosine_matrix(change(x[held]))
         before = after if before is None else before
         row = dict(name=v.name, kind=v.kind, dims=v.dims, bytes=math.ceil(v.dims*v.bits/8))
@@ -331,7 +313,7 @@ def _embedded(model:object, texts:Iterable|None, hub:bool, tokens:str|None, max_
             q = read_points(more["searches"], "queries")
             if q.shape[1] != x.shape[1]: raise ValueError(f"`queries` must have {x.shape[1]} columns, not {q.shape[1]}")
             more["searches"], x = range(len(x), len(x) + len(q)), torch.cat([x, q.to(x)])
-        return Vectors(x, {}, "rows of points"), questions(_RowNumbers(len(x)), None, **more), range(len(x)), name
+        return Vectors(x, "rows of points"), questions(_RowNumbers(len(x)), None, **more), range(len(x)), name
     index = _Texts()
     asked, rows = in_roles(questions(index, texts, **more))
     listed, (numbers, roles) = list(index.numbers), zip(*rows)
@@ -376,7 +358,6 @@ def health(
     said = verdict_on(kinds)
     findings = [_finding(f"collapse, {kind}", found, said.kinds[kind], COLLAPSES[kind].says.format(float(found.value)))
                 for kind, found in kinds.items()]
-    findings += _massive_finding(vectors.massive)
     if graph: findings += [*_cosine_findings(described), *_coordinate_findings(described)]
     texts = asked.described[~torch.isin(asked.described, asked.searching)]
     if graph and len(asked.searching) and len(texts) > 4: findings += _query_findings(x[texts], x[asked.searching])

@@ -6,7 +6,6 @@
 __all__ = ['Quantised', 'Cut', 'Variant', 'prefixes', 'check_dims', 'variants']
 
 # %% ../../nbs/embeddings/01_variants.ipynb #c0f7ae64
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral
 from typing import NamedTuple
@@ -93,15 +92,6 @@ class Variant(NamedTuple):
     dims:int   # coordinates that are stored
     bits:int   # of each coordinate
     transformer:Callable[[],object] # that does it, not fitted yet
-
-
-    def make(self,
-        fit:np.ndarray, # (n, d)
-    )->object:          # a transformer of scikit-learn
-        "The transformer, fitted."
-        with warnings.catch_warnings():    # how few the points are is in the report
-            warnings.filterwarnings("ignore", "whitening .* directions", UserWarning)
-            return self.transformer().fit(fit)
 
 
 def prefixes(d:int)->list[int]:
