@@ -126,8 +126,9 @@ def test_points_far_from_the_origin_and_at_any_scale_and_as_many_neighbours_as_t
 
 
 @pytest.mark.parametrize("words, message", [
-    ("compare a.npy short.npy", "a.npy has 60, short.npy has 50 rows"), ("compare a.npy", "the following arguments"),
-    ("compare a.npy a.npy --neighbors 0", "--neighbors"), ("compare tiny-bert a.npy --checkpoints x", "on texts"),
+    ("compare a.npy short.npy", "a.npy has 60, short.npy has 50 rows"), ("compare a.npy", "B is missing"),
+    ("compare a.npy a.npy --neighbors 0", "--neighbors"),
+    ("compare tiny-bert a.npy --checkpoints x", "is a file of points"),
     ("compare tiny-bert tiny-nothing stdlib-docs --limit 20", "tiny-nothing"),
     ("compare tiny-bert tiny-gpt2", "compared on texts"),
     ("compare tiny-bert tiny-gpt2 stdlib-docs --limit 3", "5 texts")])

@@ -16,7 +16,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
 from istar_nb import measure
 from istar_nb.app.cli import main
-from istar_nb.app.measuring import text_source
+from istar_nb.app.measuring import TextOptions
 from istar_nb.text.frames import column_texts, read_alike, read_splits
 from istar_nb.training.records import answers_of, iterate_records
 from istar_nb.training.runs import RunConfig
@@ -359,7 +359,7 @@ def test_a_folder_for_validation_must_say_which_split_it_is(tmp_path):
 def test_every_split_of_a_folder_is_measured(tmp_path):
     for name in ("train", "test"):
         pd.DataFrame(dict(text=[f"A {name}."]*12)).to_csv(tmp_path/f"{name}.csv", index=False)
-    texts, _ = text_source(None, tmp_path, None, False, None, column="text")
+    texts, _ = TextOptions(str(tmp_path), "text").read()
     assert {text for text, in texts()} == {"A train.", "A test."}
 
 

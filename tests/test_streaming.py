@@ -30,7 +30,7 @@ from istar_nb.report.comparing import _difference, _measures
 from istar_nb.report.isotropy import measure
 from istar_nb.report.model_measures import Measurement, measure_embeddings, pooled_of
 from istar_nb.text.features import text_batches
-from istar_nb.app.measuring import text_source
+from istar_nb.app.measuring import TextOptions
 from istar_nb.geometry.scores import isoscore, isoscore_with_error
 from istar_nb.geometry.streaming import IsoScoreMetric, IsotropyMetrics
 from istar_nb.geometry.unbiased import jackknife_error
@@ -343,7 +343,7 @@ def test_memory_does_not_grow_with_points():
 def peak_of_file(path, n):
     "Peak of Python's memory while a file of n lines of 3 kB goes through the tokenizer as in `istar measure`, in MB."
     with path.open("w") as file: file.writelines(f"{i} {'and so on '*300}\n" for i in range(n))
-    tokenizer, (lines, _) = load_encoder("tiny-bert").tokenizer, text_source(None, path, None, False, None)
+    tokenizer, (lines, _) = load_encoder("tiny-bert").tokenizer, TextOptions(str(path)).read()
     tracemalloc.start()
     assert sum(len(batch["input_ids"]) for batch in text_batches(lines(), tokenizer, max_length=4, pool=500)) == n
     peak = tracemalloc.get_traced_memory()[1]

@@ -106,7 +106,7 @@ def test_a_run_a_table_or_a_task_may_stand_alone(run):
     ("mesure x", ["no command mesure", "measure?"]), ("sentences.txt", ["istar measure sentences.txt?"]),
     ("measure --layer 3", ["unrecognized arguments: --layer", "--layers?"]), ("train --batchsize 3", ["--batch-size?"]),
     ("measure sentence.txt", ["sentence.txt", "sentences.txt?"]), ("measure minilm", ["--model"]),
-    ("measure", ["name what to measure", "istar measure sentences.txt"]), ("sweep", ["required: GRID"]),
+    ("measure", ["name what to measure", "istar measure sentences.txt"]), ("sweep", ["GRID is missing"]),
     ("train --method istr", ["'none', 'istar'", "istar?"]), ("train --task sst-2", ["sst2?"]),
     ("train --model tiny-brt", ["--model", "tiny-bert?"]), ("measure --task sts-b", ["--task", "stsb?"]),
     ("measure films.csv --column txt", ["column 'txt'", "text?"]), ("measure films.csv", ["--column"]),
@@ -116,10 +116,11 @@ def test_a_run_a_table_or_a_task_may_stand_alone(run):
     ("train --limit", ["--limit expected one argument"]),
     ("train --lam 0.1", ["--lam is 0.1"]), ("train --method istar", ["give --lam, --relative or --target"]),
     ("measure cola", ["--data-dir", "--hub"]), ("measure nothing", ["no file, folder or task nothing"]),
-    ("measure empty", ["is a folder"]), ("runs a b", ["unrecognized arguments: b"]),
+    ("measure empty", ["is a folder"]), ("runs a b", ["unrecognized arguments: b", "commas"]),
     ("tasks cola", ["unrecognized arguments: cola"]),
     ("measure --layers 0,x sentences.txt", ["--layers must be a whole number, not 'x'"]),
-    ("train --hold_out 2", ["--hold-out must be"]), ("train --config missing.yaml", ["--config", "missing.yaml"]),
+    ("train --hold_out 2", ["--hold-out?"]),
+    ("train --hold-out 2", ["--hold-out must be"]), ("train --config missing.yaml", ["--config", "missing.yaml"]),
     ("train --target 0.5", ["--target changes nothing with method 'none'", "--method"]),
     ("train --depth 3 --epochs 1", ["--depth changes nothing"]),
     ("train --method istar --lam 1 --epochs 1 --lam-start 2", ["--lam-start is 2", "nothing is penalised"]),
@@ -152,11 +153,9 @@ def test_a_missing_file_is_named_before_anything_heavy_is_imported(words, tmp_pa
     assert done.stdout == "2 []\n" and "there is no" in done.stderr and done.stderr.count("\n") == 1, done
 
 
-@pytest.mark.parametrize("words", ["--layers 0,2", "--layers 0 2", "--layers=0,2", "--layers 0, 2", "--layers [0,2]",
-                                   "--layers 0 2 sentences.txt"])
-def test_several_values_are_separated_as_one_likes(words, run):
-    alone = [] if "sentences" in words else ["sentences.txt"]
-    code, said = run("measure", "--model", "tiny-bert", "--no-progress", *words.split(), *alone)
+@pytest.mark.parametrize("words", ["--layers 0,2", "--layers=0,2", "--layers 0 --layers 2"])
+def test_several_values_have_commas_between_them(words, run):
+    code, said = run("measure", "--model", "tiny-bert", "--no-progress", *words.split(), "sentences.txt")
     assert code == 0, said
     assert set(values()["tiny-bert"]) - {"pooled"} == {"0", "2"}
 
@@ -182,10 +181,10 @@ def test_an_explorer_does_not_take_the_place_of_another_page(run, provide, capsy
     assert [run("runs", "--explore", "page")[0] for _ in range(2)] == [0, 0], "its own page may be written again"
 
 
-def test_a_judgement_says_what_it_replaces_and_takes_no_margin_for_contrasts(run, provide):
+def test_a_judgement_is_written_and_takes_no_margin_for_contrasts(run, provide):
     provide()
     words = ["judge", "table.csv", "--baseline", "plain", "--export", "notes.csv"]
-    assert "written to notes.csv" in run(*words)[1] and "replaced notes.csv" in run(*words)[1]
+    assert "written to notes.csv" in run(*words)[1]
     code, said = run("judge", "runs", "--contrasts", "declared.yaml", "--margin", "0.1")
     assert code == 2 and "each of" in said and "its own" in said, said
 
@@ -217,20 +216,16 @@ def test_help_opens_with_examples_and_fits(name, width, run, monkeypatch):
     code, said = run(name, "--help")
     assert code == 0 and "None" not in said and "{" not in said and "STR" not in said
     assert 0 < said.index("\nexamples:\n  istar ") < (said + "\n  --").index("\n  --")
-    alone = said.partition(" [options]")[0].split()    # without a name, such as GRID
     for option, *_ in options_of(commands[name]):
-        typed = option.upper() if option.upper() in alone else f"--{option.replace('_', '-')}"
-        assert f"\n  {typed}" in said, option
+        assert f"\n  --{option.replace('_', '-')}" in said, option
     prose = [line for line in said.splitlines() if not line.startswith(("  istar", "usage"))]
     assert max(map(len, prose)) <= int(width), max(prose, key=len)
-    assert (code, said) == run("help", name)
 
 
 def test_the_overview_names_every_command(run):
     whole = run("--help")
-    assert whole[0] == 0 and all(f"\n    {name} " in whole[1] for name in commands)
-    assert run("help") == run("-h") == whole and run() == (2, whole[1])
-    assert run("-V") == run("version") == run("--version")
+    assert whole[0] == 0 and all(f"\n  {name} " in whole[1] for name in commands)
+    assert run("-h") == whole and run() == (2, whole[1]) and run("-V") == run("--version")
 
 
 @pytest.fixture
@@ -293,8 +288,6 @@ def test_an_earlier_report_is_kept_and_named(run):
         if seed: assert f"isotropy-{seed}.html" in said and f"isotropy-{seed}.json" in said
     found = [json.loads(path.read_text(encoding="utf-8"))["measures"] for path in Path("isotropy").glob("*.json")]
     assert len(found) == 3 and len({json.dumps(f) for f in found}) == 3 and values() in found
-    assert "kept" not in run("measure", "vectors.npy")[1], "the same measurement again loses nothing"
-    assert len(list(Path("isotropy").iterdir())) == 6
 
 
 @pytest.mark.system
@@ -305,13 +298,6 @@ def test_the_demo_speaks_of_the_model_it_used(run):
     assert "MiniLM" not in Path("demo/report.html").read_text(encoding="utf-8")
     code, said = run("demo", "--model", "tiny-bert", *small, "--strength", "1")
     assert code == 0 and "report-1.html" in said and Path("demo/report-1.html").is_file(), said
-
-
-@pytest.mark.system
-def test_an_export_says_that_it_replaces(run):
-    assert run("train", "run.yaml", "--no-progress")[0] == 0
-    assert "written to runs.csv" in run("runs", "--export", "runs.csv")[1]
-    assert "replaced runs.csv" in run("runs", "--export", "runs.csv")[1]
 
 
 # Points and columns --------------------------------------------------------------------------------------------------
@@ -415,18 +401,6 @@ def test_no_letters_and_no_colours_are_forced_on_a_terminal(words, tmp_path):
     process = start(*words.split(), cwd=tmp_path, env={**os.environ, **settings})
     said, wrong = process.communicate(timeout=120)
     assert process.returncode == 0 and b"\x1b" not in said and not wrong
-
-
-def test_completion_knows_commands_and_options(tmp_path):
-    process = start("--completion", cwd=tmp_path)
-    script = process.communicate(timeout=120)[0].decode()
-    (tmp_path/"films.csv").touch()
-    def completed(*words):
-        typed = f"COMP_WORDS=({' '.join(words)})\nCOMP_CWORD={len(words) - 1}"
-        line = f"{script}\n{typed}\n_istar\nprintf '%s ' ${{COMPREPLY[@]}}"
-        return subprocess.run(["bash", "-c", line], capture_output=True, encoding="utf-8", cwd=tmp_path).stdout.split()
-    assert completed("istar", "me") == ["measure"] and completed("istar", "measure", "--lay") == ["--layers"]
-    assert completed("istar", "train", "fil") == ["films.csv"]
 
 
 # The explorer --------------------------------------------------------------------------------------------------------

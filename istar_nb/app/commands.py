@@ -15,10 +15,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..base.files import local_folder, local_path, write_file
-from ..base.checks import near
+from ..base.checks import check_number, near
 from ..base.programs import place_of_process, waiting
 from ..sweeps.executors import Resources
 from ..training.records import RunRecord
@@ -34,9 +34,8 @@ def check_positive(
 )->None:
     "Raise an error for an option below 1."
     for name, value in options.items():
-        if value is None or value >= 1:
-            continue
-        raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+        if value is not None:
+            check_number(name, value, "[1, inf)")
 
 # %% ../../nbs/app/01_commands.ipynb #a629c768
 def check_place(
@@ -76,11 +75,10 @@ def check_file(
     raise ValueError(f"{option}: there is no file or folder {path}{near(there.name, beside)}")
 
 # %% ../../nbs/app/01_commands.ipynb #6c0a11e2
-def check_task(task:str)->None:
+def check_task(task:str|None)->None: # None where it was not given
     "Raise an error for a task that is not in the table."
-    if task in TASKS:
-        return
-    raise ValueError(f"--task: there is no task {task!r}{near(task, TASKS)}; there are {', '.join(TASKS)}")
+    if task is not None and task not in TASKS:
+        raise ValueError(f"--task: there is no task {task!r}{near(task, TASKS)}; there are {', '.join(TASKS)}")
 
 # %% ../../nbs/app/01_commands.ipynb #b351083c
 def _check_folders(places:"Places")->None:
@@ -107,31 +105,19 @@ class Places:
 # %% ../../nbs/app/01_commands.ipynb #e1a9f439
 def _say_rows(configs:Sequence[RunConfig])->None:
     "Print what was inferred about the reader's own rows; a mistake in them is an error before any work begins."
-    lines = []
+    lines = {}    # each once
     for config in configs:
-        if config.train is None:
-            continue
-        task = config.task_source
-        drawn = "" if config.limit is None else f"; {config.limit:,} of the training rows are drawn (--limit)"
-        lines.append(f"{task.name}: {task.description}{drawn}")
-    for line in dict.fromkeys(lines):
-        print(line, flush=True)
-
-# %% ../../nbs/app/01_commands.ipynb #c4ec0012
-def _check_used(config:RunConfig)->None:
-    "An error for an option of a penalty or a layer in a run without any, which would be the plain run."
-    mine = vars(config.complete)
-    lost = [name for name, value in vars(config).items() if value not in (None, mine[name])]
-    if lost:
-        raise ValueError(f"--{lost[0].replace('_', '-')} changes nothing with method {config.method!r}: name another "
-                         "with --method")
+        if config.train is not None:
+            task = config.task_source
+            drawn = "" if config.limit is None else f"; {config.limit:,} of the training rows are drawn (--limit)"
+            lines[f"{task.name}: {task.description}{drawn}"] = None
+    print("\n".join(lines), end="\n" if lines else "", flush=True)
 
 # %% ../../nbs/app/01_commands.ipynb #f297e36e
 def train_command(
-    config: RunConfig,
+    run: RunConfig,
     places: Places = Places(),
-    # YAML file with options of the run; options on the command line override it
-    config_file: Annotated[Path | None, "config"] = None,
+    config: Path | None = None,     # YAML file with options of the run; options on the command line override it
     save_model: str | None = None,  # new folder for the fine-tuned model; by default the model is not kept
     processes: int = 1,  # processes on this machine that train together; each takes a GPU where there are GPUs
     tracker: str | None = None,     # a tracker of accelerate, such as tensorboard, that also receives the log
@@ -146,16 +132,20 @@ def train_command(
         istar train run.yaml --seed 1
     """
     check_positive(processes=processes)
-    _check_used(config)
-    for name in ("train", "validation"):
-        check_file(f"--{name}", getattr(config, name))
-    if config.train is None:
-        check_task(config.task)
+    mine = vars(run.complete)
+    lost = [name for name, value in vars(run).items() if value not in (None, mine[name])]
+    if lost:
+        raise ValueError(f"--{lost[0].replace('_', '-')} changes nothing with method {run.method!r}: name another "
+                         "with --method")
+    check_file("--train", run.train)
+    check_file("--validation", run.validation)
+    if run.train is None:
+        check_task(run.task)
     if main := place_of_process()[0] == 0:
         _check_folders(places)
     if save_model is not None:
         save_model = str(folder := check_place("--save-model", local_path(save_model)))
-        if folder.is_dir() and any(folder.iterdir()) and not config.made(folder):
+        if folder.is_dir() and any(folder.iterdir()) and not run.made(folder):
             raise ValueError(f"--save-model {folder} holds something that this run has not made: name another folder")
     with waiting("starting", places.progress and main):
         from istar_nb.sweeps.grids import table_of
@@ -163,11 +153,11 @@ def train_command(
         from istar_nb.training.training import launch, train
     options = asdict(places) | dict(save_model=save_model, tracker=tracker)
     if main:
-        _say_rows([config])
-    record = train(config, **options) if processes == 1 else launch(config, processes, **options)
+        _say_rows([run])
+    record = train(run, **options) if processes == 1 else launch(run, processes, **options)
     if main:
-        show_comparison([record], f"{config.task} with {config.model}, seed {config.seed}")
-        print(f"{record.metric} {show_value(record.score)} after {config.epochs} epoch{'s'*(config.epochs > 1)}; "
+        show_comparison([record], f"{run.task} with {run.model}, seed {run.seed}")
+        print(f"{record.metric} {show_value(record.score)} after {run.epochs} epoch{'s'*(run.epochs > 1)}; "
               f"record: {places.root.rstrip('/')}/{record.id}.json")
         say_collapsed(table_of([record]))
     return record
@@ -177,29 +167,12 @@ def from_file(
     path:Path, # YAML
 )->RunConfig:
     "The run that a YAML file describes."
+    check_file("--config", path)
     from istar_nb.sweeps.grids import grid
     configs = grid(local_path(path))
     if len(configs) != 1:
         raise ValueError(f"--config {path} describes {len(configs)} runs; `istar sweep` carries out several")
     return configs[0]
-
-# %% ../../nbs/app/01_commands.ipynb #2d40604a
-def _chosen(grid:list[RunConfig], share:float, seeds:tuple[int,...], dry_run:bool, options:dict)->list[bool]:
-    "Choose on held-out rows, show what was compared, and train the chosen ones; whether each run is done."
-    from istar_nb.sweeps import grids, sweeps
-    from istar_nb.report.reports import show_table
-    if not 0 < share < 1:
-        raise ValueError(f"--select must be between 0 and 1, not {share}")
-    found = sweeps.select(grid, share, seeds, dry_run=dry_run, **options)
-    if dry_run:
-        return []
-    table = sweeps.selection_table(found.record)
-    show_table(list(table.columns), table.values.tolist(), f"chosen on {share:.0%} of the training rows",
-               f"written to {found.path}")
-    say_failures(r.error for r in found.records)
-    say_collapsed(grids.table_of(found.records))
-    tried = [score is not None for g in found.record["groups"] for c in g["candidates"] for score in c["scores"]]
-    return tried + [r.status == "done" for r in found.records]
 
 # %% ../../nbs/app/01_commands.ipynb #3787b838
 def say_failures(errors:Iterable)->None: # of runs; whatever is not text is no error
@@ -248,22 +221,30 @@ def sweep_command(
     """
     check_file("grid", grid)
     _check_folders(places)
+    if select is None and selection_seeds != (0,):
+        raise ValueError("--selection-seeds needs --select, whose runs have them")
+    if select is not None and not 0 < select < 1:
+        raise ValueError(f"--select must be between 0 and 1, not {select}")
     options = asdict(places) | vars(resources) | dict(seeds=seeds, executor=executor, retry_failed=retry_failed)
     with waiting("starting", places.progress):
+        from istar_nb.report.reports import show_table
         from istar_nb.sweeps import grids, sweeps
     configs = grids.grid(local_path(grid))    # once: a pipe cannot be read again
     _say_rows(configs)
     if select is None:
-        if selection_seeds != (0,):
-            raise ValueError("--selection-seeds needs --select, whose runs have them")
-        records = sweeps.sweep(configs, dry_run=dry_run, **options)
-        ends = [r.status == "done" for r in records]
-        say_failures(r.error for r in records)
-        say_collapsed(grids.table_of(records))
+        records, tried = sweeps.sweep(configs, dry_run=dry_run, **options), []
     else:
-        ends = _chosen(configs, select, selection_seeds, dry_run, options)
+        found = sweeps.select(configs, select, selection_seeds, dry_run=dry_run, **options)
     if dry_run:
         return
+    if select is not None:
+        records, table = found.records, sweeps.selection_table(found.record)
+        show_table(list(table.columns), table.values.tolist(), f"chosen on {select:.0%} of the training rows",
+                   f"written to {found.path}")
+        tried = [score is not None for g in found.record["groups"] for c in g["candidates"] for score in c["scores"]]
+    say_failures(r.error for r in records)
+    say_collapsed(grids.table_of(records))
+    ends = tried + [r.status == "done" for r in records]
     done, failed = ends.count(True), ends.count(False)
     lists = f"; {failed} failed, and `istar runs {places.root} --where status=failed` lists those that had begun"
     print(f"{done} of {len(ends)} runs are done and recorded in {places.root}{lists*(failed > 0)}")
@@ -317,23 +298,13 @@ def kept(
     i = next(i for i in count(1) if not any(numbered(report, i).exists() for report in reports))
     return f"the earlier report is kept: {', '.join(str(report.replace(numbered(report, i))) for report in there)}"
 
-# %% ../../nbs/app/01_commands.ipynb #7abff404
-def _demo_note(model:str)->str:
-    "How to read the demo's numbers."
-    which = dict(minilm="MiniLM (all-MiniLM-L6-v2) is a real pretrained encoder, but it was tuned contrastively for "
-                        "sentence similarity, so its geometry is not that of plain BERT. ").get(model, "")
-    if model.startswith("tiny-"):
-        which = f"{model} is small and begins with random weights, so its geometry is not that of a pretrained model. "
-    return (f"{which}One seed on one small task can show that λ moves isotropy in the intended direction. It cannot "
-            "show whether isotropy helps.")
-
 # %% ../../nbs/app/01_commands.ipynb #606b93eb
 _demo_config = RunConfig(epochs=1, batch_size=32, lr=1e-4, reference_points=50_000, limit=3200)
 
 def demo_command(
     out: Path = Path("demo"),                 # folder for the report and the records
-    config: RunConfig = _demo_config,
-    lam: Annotated[float, "strength"] = 0.3,  # strength of the penalty; it is run with both signs
+    run: RunConfig = _demo_config,
+    strength: float = 0.3,                    # strength of the penalty; it is run with both signs
 )->None:
     """Fine-tune a real encoder with and without I-STAR, and compare: a few minutes on a laptop.
     A word alone is a task.
@@ -343,24 +314,28 @@ def demo_command(
         istar demo --model tiny-bert --limit 640 --out small
         istar demo cola --strength 1
     """
-    check_file("--train", config.train)
+    check_file("--train", run.train)
     out = check_place("--out", local_path(out))
     with waiting("starting"):
         from istar_nb.report.figures import comparison_figure, png_bytes, run_label
         from istar_nb.report.reports import comparison_page, show_comparison
         from istar_nb.training.training import train
-    configs = [replace(config, method=method, lam=value)
-               for method, value in (("none", 0.), ("istar", lam), ("istar", -lam))]
-    records = []
+    arms, records = (("none", 0.), ("istar", strength), ("istar", -strength)), []
+    configs = [replace(run, method=method, lam=lam) for method, lam in arms]
     for i, c in enumerate(configs):
         print(f"run {i+1} of {len(configs)}: {c.model} on {c.task}, {run_label(dict(method=c.method, lam=c.lam))}",
               flush=True)
         records.append(train(c, out/"records", checkpoints=out/"checkpoints"))
-    title, figure = f"{config.task} with {config.model}: plain and I-STAR", png_bytes(comparison_figure(records))
-    note = _demo_note(config.model)
+    title, figure = f"{run.task} with {run.model}: plain and I-STAR", png_bytes(comparison_figure(records))
+    which = {"minilm": "MiniLM (all-MiniLM-L6-v2) is a real pretrained encoder, but it was tuned contrastively for "
+                       "sentence similarity, so its geometry is not that of plain BERT. ",
+             "tiny-bert": "tiny-bert is small and begins with random weights, so its geometry is not that of a "
+                          "pretrained model. "}
+    note = (f"{which.get(run.model, '')}One seed on one small task can show that λ moves isotropy in the intended "
+            "direction. It cannot show whether isotropy helps.")
     new = {out/"report.html": comparison_page(records, title, figure, note).encode(), out/"report.png": figure}
     show_comparison(records, title)
-    earlier = "" if all(f.is_file() and f.read_bytes() == content for f, content in new.items()) else kept(*new)
+    earlier = kept(*new)
     for file, content in new.items():
         write_file(file, content)
     places = [f"report:  {out/'report.html'}", f"figure:  {out/'report.png'}", f"records: {out/'records'}", earlier]

@@ -27,40 +27,18 @@ def _plain_run(
         return plain
     return replace(plain, method="reparametrised", target=config.start_isoscore, shape=config.shape)
 
-# %% ../../nbs/app/01_explorers.ipynb #579a7a4c
-_setting_fields = ("task", "model", "method", "lam", "relative", "seed")  # what names a setting, and the seed
-
-_option_names = {"zeta": "ζ", "layers": "layer", "head": "head:", "batches": "batches:", "tokens": "tokens:"}
-
-# %% ../../nbs/app/01_explorers.ipynb #fe483390
-def _own_options(
-    config:RunConfig, # any run
-)->dict:              # names and values
-    "The options that a run sets beside its method and strength."
-    usual = vars(RunConfig(**{name: getattr(config, name) for name in _setting_fields}).complete)
-    return {name: value for name, value in vars(config.complete).items() if value != usual[name]}
-
-# %% ../../nbs/app/01_explorers.ipynb #9fa507c3
-def _plain_text(name:str, value)->str: # such as "layer 1+2"
-    "An option in the name of a setting."
-    if value is True:
-        return name.replace("_", " ")
-    if isinstance(value, tuple):
-        value = "+".join(map(str, value))
-    if isinstance(value, float):
-        value = f"{value:g}"
-    return f"{_option_names.get(name, name.replace('_', ' '))} {value}"
-
 # %% ../../nbs/app/01_explorers.ipynb #15525a1e
 def _setting_names(
     configs:Sequence[RunConfig], # of runs on the same data
 )->list[str]:                    # one name for each
-    "Names that distinguish settings: method, strength, and the options that not all runs share."
-    options = [_own_options(config) for config in configs]
-    shared = [item for item in options[0].items() if all(item in other.items() for other in options)]
-    different = [{name: value for name, value in own.items() if (name, value) not in shared} for own in options]
-    return [", ".join([run_label(vars(config.complete)), *(_plain_text(*option) for option in own.items())])
-            for config, own in zip(configs, different)]
+    "Names that distinguish settings: method, strength, and the options beside them that not all runs share."
+    named, own = ("task", "model", "method", "lam", "relative", "seed"), []
+    for config in configs:
+        usual = vars(RunConfig(**{name: getattr(config, name) for name in named}).complete)
+        own.append({name: value for name, value in vars(config.complete).items() if value != usual[name]})
+    shared = [item for item in own[0].items() if all(item in other.items() for other in own)]
+    words = [[f"{name}={value}" for name, value in options.items() if (name, value) not in shared] for options in own]
+    return [", ".join([run_label(vars(config.complete)), *more]) for config, more in zip(configs, words)]
 
 # %% ../../nbs/app/01_explorers.ipynb #3e086feb
 def _comparable_records(
@@ -97,7 +75,7 @@ def _setting(
     "How a setting is shown; `kind` is its name in the legend."
     method, strength = method_of(config.method), (config.lam if config.relative is None else config.relative) or 0
     sign = f", λ {'<' if strength < 0 else '>'} 0" if len(method.colors) > 1 else ""
-    mark = f", {_plain_text('placebo', config.placebo)}" if config.placebo else ""
+    mark = f", placebo {config.placebo}".removesuffix(" True") if config.placebo else ""
     return dict(label=label, method=config.method, color=method_color(config.method, strength),
                 kind=f"{method.label}{sign}{mark}", placebo=config.placebo)
 
