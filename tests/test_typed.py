@@ -420,7 +420,7 @@ def test_a_store_of_ones_own_is_explored(run):
     assert set(scripts) <= set(page) and "runs.js" in scripts
     Path("nothing").mkdir()
     code, said = run("runs", "nothing", "--explore", "page")
-    assert code == 2 and "--explore" in said
+    assert code == 2 and "nothing has no encoder" in said
 
 
 def test_the_page_is_in_what_is_installed(tmp_path):

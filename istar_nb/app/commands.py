@@ -266,6 +266,7 @@ def pretrain_command(
         istar pretrain models.yaml --models models
     """
     check_file("grid", grid)
+    _check_folders(places)
     with waiting("starting", places.progress):
         from istar_nb.text.encoders import pretrained_folder
         from istar_nb.sweeps.grids import grid as configurations
@@ -273,7 +274,6 @@ def pretrain_command(
         from istar_nb.study.pretraining import pretrain
         from istar_nb.training.records import find_record
         from istar_nb.report.reports import show_table, with_error
-    _check_folders(places)
     rows, grid = [], local_path(grid)
     for config in configurations(grid, PretrainConfig):
         name = f"scratch:{config.id}"
