@@ -7,11 +7,11 @@ __all__ = ['sample_points', 'sample_sentences', 'sample_most', 'folded_to', 'key
            'no_halves', 'directions_of', 'take_in', 'sums_of_halves', 'total_of', 'joined_halves', 'over_processes',
            'packed', 'unpacked', 'bags_of', 'fold', 'Total', 'spectral_measures', 'Decomposition', 'spectrum_of',
            'influences', 'scaled', 'Place', 'Cloud', 'cloud_of', 'product_of', 'folding_error', 'pair_covariances',
-           'smooth_error', 'unbiased_of', 'Estimates', 'measures_of']
+           'unbiased_of', 'Estimates', 'measures_of']
 
 # %% ../../nbs/geometry/06_halves.ipynb #57f8dc59
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -516,20 +516,15 @@ def cloud_of(
     points, place = halves.points.to(halves.sums), None
     n, d = points.shape
     if halves.whole and n and n < d - 1:
-        points, place = _in_span(points)
+        mean = points.mean(0)    # an orthonormal basis of what the points and their mean span
+        rows = points - mean
+        along = torch.linalg.qr(torch.cat([mean[None], rows]).T, mode="r").R.T
+        points, place = along[1:] + along[0], Place(mean, rows.square().sum(0))
         inverse = directions_of(halves.points, torch.arange(n, device=device))
         sums = _add_halves_(points.new_zeros(2, n+3, n+2), points, torch.arange(n, device=device), halves.keys, inverse)
         sums[:, 1, 1:] = place[0].abs().max()*torch.finfo(inverse.dtype).eps
     else: sums = sums_of_halves(halves)
     return Cloud(sums, points, sentences.to(device), keys, d, halves.whole, place)
-
-
-def _in_span(points:Tensor)->tuple[Tensor,Place]: # (n, d) float64, n < d-1 -> (n, n+1); of the coordinates
-    "Points in an orthonormal basis of what they and their mean span."
-    mean = points.mean(0)
-    rows = points - mean
-    along = torch.linalg.qr(torch.cat([mean[None], rows]).T, mode="r").R.T
-    return along[1:] + along[0], Place(mean, rows.square().sum(0))
 
 
 def _folded_cloud(total:Total)->Cloud:
@@ -586,21 +581,6 @@ def pair_covariances(cloud:Cloud)->list[Tensor]: # (r, r) of each half
     return found
 
 
-def smooth_error(
-    cloud:Cloud,
-    measure:Callable[[Tensor],Tensor], # of a covariance
-)->Tensor:                             # () NaN for fewer than 5 sentences
-    "The standard error of a smooth function of the covariance."
-    sums = parts_of(cloud.total)
-    with torch.inference_mode(False), torch.enable_grad():
-        cov = covariance_of(cloud.total).clone().requires_grad_()
-        slope, = torch.autograd.grad(measure(cov), cov)
-    rows = cloud.points - sums.mean
-    forms = ((rows @ slope)*rows).sum(1) - (slope*cov.detach()).sum()
-    influence = forms.new_zeros(len(cloud.keys)).index_add(0, cloud.sentences, forms)
-    return scaled(influence[:, None], cloud.lengths, round(sums.count.item())).norm()
-
-
 def unbiased_of(
     cloud:Cloud,
     known:Tensor|None=None, # () standard error of IsoScore, where it has been computed
@@ -615,8 +595,16 @@ def unbiased_of(
     else:
         a, b = pair_covariances(cloud)
         traces, rounding = product_of(a, b, cloud, (0, 1)), rounding_of(a.diagonal().sum(), torch.float32)
-        def plain(cov): return ratio_score(product_of(cov, cov, cloud), cloud.d)
-        error = smooth_error(cloud, plain) if known is None else known
+        error = known
+        if error is None:    # from the influence of the sample's sentences on the plain score
+            cov, mean = covariance_of(cloud.total), parts_of(cloud.total).mean
+            with torch.inference_mode(False), torch.enable_grad():
+                own = cov.clone().requires_grad_()
+                slope, = torch.autograd.grad(ratio_score(product_of(own, own, cloud), cloud.d), own)
+            rows = cloud.points - mean
+            forms = ((rows @ slope)*rows).sum(1) - (slope*cov).sum()
+            influence = forms.new_zeros(len(cloud.keys)).index_add(0, cloud.sentences, forms)
+            error = scaled(influence[:, None], cloud.lengths, int(cloud.total[0, 0])).norm()
     return torch.where(traces.squared > rounding, ratio_score(traces, cloud.d), nan), error
 
 # %% ../../nbs/geometry/06_halves.ipynb #ba8a7d95

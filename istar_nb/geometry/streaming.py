@@ -267,13 +267,6 @@ class IsoScoreMetric(StreamingMetric):
         return self._plot(val, ax)
 
 
-# %% ../../nbs/geometry/07_streaming.ipynb #b9568f56
-def _directions(ks:Sequence[int])->tuple[int,...]:
-    "Numbers of directions, checked."
-    if isinstance(ks, (Integral, str)) or any(not isinstance(k, Integral) or k < 1 for k in ks):
-        raise ValueError(f"`ks` must be a list of whole numbers from 1, not {ks!r}")
-    return tuple(ks)
-
 # %% ../../nbs/geometry/07_streaming.ipynb #5d56a209
 class IsotropyMetrics(StreamingMetric):
     "Every measure of isotropy that needs no second pass, of all points seen."
@@ -289,7 +282,9 @@ class IsotropyMetrics(StreamingMetric):
     ):
         super().__init__(d, tokens, causal, memory, **options)
         check_outliers(n_sigma, by)
-        self.choices = dict(ks=_directions(ks), n_sigma=n_sigma, by=by)
+        if isinstance(ks, (Integral, str)) or any(not isinstance(k, Integral) or k < 1 for k in ks):
+            raise ValueError(f"`ks` must be a list of whole numbers from 1, not {ks!r}")
+        self.choices = dict(ks=tuple(ks), n_sigma=n_sigma, by=by)
 
     def compute(self)->dict[str,Tensor]: # name -> () float32; `mean_activation` and `outliers` are (d,)
         "All measures of all points that all processes have seen, with `isoscore_unbiased_se`."
