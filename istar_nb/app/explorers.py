@@ -37,7 +37,8 @@ def _setting_names(
         usual = vars(RunConfig(**{name: getattr(config, name) for name in named}).complete)
         own.append({name: value for name, value in vars(config.complete).items() if value != usual[name]})
     shared = [item for item in own[0].items() if all(item in other.items() for other in own)]
-    words = [[f"{name}={value}" for name, value in options.items() if (name, value) not in shared] for options in own]
+    words = [[f"{name} {value}".replace("_", " ") for name, value in options.items() if (name, value) not in shared]
+             for options in own]
     return [", ".join([run_label(vars(config.complete)), *more]) for config, more in zip(configs, words)]
 
 # %% ../../nbs/app/01_explorers.ipynb #3e086feb

@@ -36,17 +36,6 @@ def _lines_of(text:Path)->Iterator[tuple[str]]:
             if line := line.strip():
                 yield line,
 
-# %% ../../nbs/app/02_measuring.ipynb #0e3ababd
-def _text_files(text:Path)->list[Path]:
-    "The files of a folder, or a single file or pipe; an error for a folder without any."
-    if not text.is_dir():
-        return [text]
-    files = sorted(path for path in text.rglob("*") if path.suffix.lower() == ".txt" and path.is_file())
-    if not files:
-        raise ValueError(f"{text} is a folder that has no .txt files: of tables, say with --column which texts to "
-                         f"measure, or name those of points, such as '{text}/*.parquet'")
-    return files
-
 # %% ../../nbs/app/02_measuring.ipynb #b823d764
 def spread_rows(rows:Sequence, limit:int|None)->Sequence:
     "At most this many rows, at equal distances; all of them for None."
@@ -92,7 +81,12 @@ class TextOptions:
         table = self.column is not None or not path.is_dir() and file_format(path) is not None
         if table and self.text == "-":
             raise ValueError("--column needs a file or folder: the standard input is read line by line")
-        files = [] if table else _text_files(path)
+        files = [path]
+        if path.is_dir() and not table:
+            files = sorted(each for each in path.rglob("*") if each.suffix.lower() == ".txt" and each.is_file())
+        if not files:
+            raise ValueError(f"{path} is a folder that has no .txt files: of tables, say with --column which texts to "
+                             f"measure, or name those of points, such as '{path}/*.parquet'")
         def read():
             texts = ((cell,) for cell in column_texts(self.text, self.column)) if table else (
                 chain.from_iterable(map(_lines_of, files)))
@@ -118,12 +112,6 @@ def _check_unused(
     for name, value in options.items():
         if value != inspect.signature(command).parameters[name].default:
             raise ValueError(f"--{name.replace('_', '-')} {why}")
-
-# %% ../../nbs/app/02_measuring.ipynb #c4ec0022
-def _same_draws()->None:
-    "Let models with random weights, such as tiny-bert, be the same every time."
-    import torch
-    torch.manual_seed(0)
 
 # %% ../../nbs/app/02_measuring.ipynb #61c0a11e
 def _report(found:object, place:Path, **shown)->None:
@@ -196,7 +184,6 @@ def measure_command(
         from istar_nb.report.model_measures import measure_corpus, measure_embeddings, readable
         from istar_nb.text.features import cut_note
         from istar_nb.training.records import environment
-    _same_draws()
     said = f", IsoScore* with ζ = {zeta:g}"*(zeta > 0)
     if embeddings is not None:
         found = measure_embeddings(embeddings, None, None, zeta, reference, processes,
@@ -250,7 +237,6 @@ def compare_command(
     out = check_place("--out", local_path(out))
     with waiting("starting", texts.progress):
         from istar_nb.report.comparing import checkpoints_in, compare
-    _same_draws()
     others = [b]
     if revision is not None:
         others = [f"{a}@{name}" for name in revision.split(",")]
@@ -341,7 +327,6 @@ def health_command(
                          "`istar health minilm sentences.txt`")
     with waiting("starting", texts.progress):
         from istar_nb.embeddings.health import health
-    _same_draws()
     given, source = {}, ""
     if texts.task is not None:
         given, source = _task_arguments(texts), f"{texts.task} (training rows)"

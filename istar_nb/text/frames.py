@@ -358,7 +358,8 @@ def _column_parts(file:str, column:str|None)->Iterator[tuple[list[str],Iterable]
             cells = [row.get(column) for row in part]
             if _formats[kind] == "csv":
                 found = found or _meanings(filter(None, cells))
-            yield list(dict.fromkeys(name for row in part for name in row)), [found.get(c, c) for c in cells]
+                cells = [found.get(cell, cell) for cell in cells]
+            yield list(dict.fromkeys(name for row in part for name in row)), cells
 
 
 def _column_cells(file:str, column:str|None)->Iterator[object]: # "" for an empty one
