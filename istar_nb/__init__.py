@@ -41,7 +41,7 @@ _public = {
         "text.encoders": "minilm_folder load_encoder hidden_states"},
     "Is one better?": {
         "report.judging": "judge",
-        "report.statistics": "paired_differences sign_flip_test student_interval holm seeds_needed"},
+        "report.statistics": "paired_differences sign_flip_test student_interval crossed_interval holm seeds_needed"},
 }
 _owners = {name: module for owners in _public.values() for module, names in owners.items() for name in names.split()}
 

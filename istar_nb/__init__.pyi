@@ -78,5 +78,6 @@ from .report.judging import judge as judge
 from .report.statistics import paired_differences as paired_differences
 from .report.statistics import sign_flip_test as sign_flip_test
 from .report.statistics import student_interval as student_interval
+from .report.statistics import crossed_interval as crossed_interval
 from .report.statistics import holm as holm
 from .report.statistics import seeds_needed as seeds_needed

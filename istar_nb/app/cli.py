@@ -221,16 +221,20 @@ def runs_command(
 
 # %% ../../nbs/app/03_cli.ipynb #9d00e901
 def judge_command(
-    runs: str = "runs",              # store of records, or .csv, .tsv or .parquet file with columns arm and seed
+    # store of records, .csv, .tsv or .parquet file with columns arm and seed, or folder with results of another tool
+    runs: str = "runs",
     baseline: str | None = None,     # arm that all others are compared with, and tested against
     contrasts: Path | None = None,   # YAML file with a list of contrasts instead; only its primary ones are tested
     value: str = "score",            # column to compare with the baseline
     margin: float | None = None,     # difference from the baseline that would not matter
     covariates: tuple[str, ...] = (), # columns whose means to show beside, such as isoscore
+    rows: bool = False,              # also intervals over seeds and validation rows, of a store
+    data_dir: str | None = None,     # folder with the tasks' files, for --rows; default: the variable ISTAR_DATA
     export: tuple[Path, ...] = (),   # files to write: .md, .tex, .csv, or a figure as .png, .svg or .pdf
 )->None:
     """Is one arm better than another? Tests of what was declared over paired seeds, and intervals for everything else.
-    A word alone is the store or the table.
+    A word alone is the store, the table or the folder. Samples of lm-evaluation-harness are paired by item, results
+    of mteb by task, logs of the Trainer and of sentence-transformers by seed.
 
     Examples:
         istar judge runs --baseline none --covariates isoscore
@@ -243,7 +247,7 @@ def judge_command(
         check_place("--export", local_path(path).parent)
     from istar_nb.report.judging import is_table, judge, save_judgement
     check_file("--runs", runs) if is_table(runs) else check_store("--runs", runs)
-    found = judge(runs, baseline, contrasts, value, margin, covariates)
+    found = judge(runs, baseline, contrasts, value, margin, covariates, rows, data_dir)
     found.show()
     for path in export:
         save_judgement(found, path)

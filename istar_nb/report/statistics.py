@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['most_listed', 'random_signs', 'check_columns', 'as_typed', 'rows_measured', 'paired_differences', 'Interval',
-           'finite_values', 'student_interval', 'sign_flip_test', 'power', 'detectable_effect', 'seeds_needed', 'holm',
-           'spearman', 'spread']
+           'finite_values', 'student_interval', 'crossed_interval', 'sign_flip_test', 'power', 'detectable_effect',
+           'seeds_needed', 'holm', 'spearman', 'spread']
 
 # %% ../../nbs/report/00_statistics.ipynb #5e503b11
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -149,6 +149,32 @@ def student_interval(
     x = finite_values(values, 2)
     half = stats.t.ppf((1 + confidence)/2, len(x)-1)*x.std(ddof=1)/len(x)**0.5
     return Interval(float(x.mean() - half), float(x.mean() + half))
+
+# %% ../../nbs/report/00_statistics.ipynb #c88da37f
+def crossed_interval(
+    run:np.ndarray,      # (seeds, rows) answers of the runs
+    baseline:np.ndarray, # (seeds, rows) answers of the baselines of the same seeds
+    labels:np.ndarray,   # (rows,) what is right
+    metric:Callable[[np.ndarray, np.ndarray], float], # of answers and labels
+    confidence:float=0.95, # of the interval
+    resamples:int=1999,    # draws
+    seed:int=0,            # of the draws
+)->Interval:
+    "Percentile interval for the mean difference of a metric over seeds, with seeds and rows resampled."
+    check_number("confidence", confidence, "(0, 1)")
+    check_number("resamples", resamples, "[1, inf)", whole=True)
+    a, b, y = (np.asarray(x) for x in (run, baseline, labels))
+    if a.ndim != 2 or a.shape != b.shape or y.shape != a.shape[1:] or len(a) < 2 or not len(y):
+        raise ValueError(f"`run` and `baseline` must be (seeds, rows) with at least 2 seeds and `labels` (rows,), "
+                         f"not {a.shape}, {b.shape} and {y.shape}")
+    generator, drawn = np.random.default_rng(seed), []
+    for _ in range(resamples):
+        rows = generator.integers(len(y), size=len(y))
+        kept = generator.integers(len(a), size=len(a))
+        gain = {s: metric(a[s, rows], y[rows]) - metric(b[s, rows], y[rows]) for s in set(kept.tolist())}
+        drawn.append(np.mean([gain[s] for s in kept.tolist()]))
+    low, high = np.quantile(drawn, [(1 - confidence)/2, (1 + confidence)/2])
+    return Interval(float(low), float(high))
 
 # %% ../../nbs/report/00_statistics.ipynb #96052013
 most_listed, random_signs = 20, 99_999
