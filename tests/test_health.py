@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from huggingface_hub import ModelCard
 
 import istar_nb as inb
 from istar_nb.app.cli import main
@@ -123,7 +124,7 @@ def test_collapsed_vectors_are_said_to_be_and_fail_on_request(run):
 
 
 def test_near_duplicates_are_named_as_their_reader_finds_them(tmp_path):
-    "Texts by their words, rows of vectors by their numbers."
+    "Texts by their words, rows of vectors by their numbers; the card is one that the hub's own reader takes."
     found = health("tiny-bert", [*TEXTS, TEXTS[7].upper()], dims=[16])
     named = {text for pair in found.duplicates for text in pair}
     assert named and named <= {*TEXTS, TEXTS[7].upper()} and "counted from 0" not in found.opening()
@@ -131,8 +132,10 @@ def test_near_duplicates_are_named_as_their_reader_finds_them(tmp_path):
     x[150] = x[20] + 1e-4
     found = health(x, dims=[16])
     assert found.duplicates == [[20, 150]] and "first row 20 and row 150. Rows are counted from 0." in found.opening()
-    text = found.save(tmp_path/"health.md").read_text(encoding="utf-8")
-    assert text.startswith(found.sentence) and all(f["name"] in text for f in found.findings)
+    card = ModelCard.load(found.save(tmp_path/"card.md"))
+    assert "## Geometry of the representations" in card.text and found.sentence in card.text
+    values = {result.metric_name: result.metric_value for result in card.data.eval_results}
+    assert values == {f["name"]: f["value"] for f in found.findings if f["value"] is not None}
 
 
 def test_the_package_imports_without_sentence_transformers_and_says_what_its_evaluator_needs():

@@ -30,8 +30,8 @@ from ..geometry.scores import isoscore_with_error
 from ..geometry.second_moments import Jackknifed, class_variances
 from ..report.figures import literal, png_bytes, signed, style
 from ..report.model_measures import model_label
-from ..report.reports import (Section, html_page, markdown_table, save_report, show_table,
-                                     with_error)
+from ..report.reports import (Section, html_page, markdown_table, model_card, save_report,
+                                     show_table, with_error)
 from ..training.records import environment, finite
 
 # %% ../../nbs/embeddings/04_health.ipynb #596c6c42
@@ -292,12 +292,15 @@ class Health:
         for question, answer in self.answers.items(): print(f"{question:<{width}}  {answer}")
 
     def save(self,
-        path:str|Path, # .html for a page with figures, .json for the numbers, .md for what was found
+        path:str|Path, # .html for a page with figures, .json for the numbers, .md for a model card
     )->Path:           # the file
         "Write everything to a file."
-        return save_report(self, lambda: _health_page(self), path, self.markdown)
+        return save_report(self, lambda: _health_page(self), path, self._card)
 
-    def markdown(self)->str: return "\n\n".join([self.sentence, markdown_table(*self.finding_table()), _how]) + "\n"
+    def _card(self)->str:
+        values = {f["name"]: f["value"] for f in self.findings if f["value"] is not None}
+        text = "\n\n".join([self.sentence, markdown_table(*self.finding_table()), _how])
+        return model_card(self.model, self.source, text, values)
 
 # %% ../../nbs/embeddings/04_health.ipynb #53b0de3d
 def _embedded(model:object, texts:Iterable|None, hub:bool, tokens:str|None, max_length:int, progress:bool, more:dict

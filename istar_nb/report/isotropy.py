@@ -19,8 +19,8 @@ from ..text.frames import column_texts
 from .clusters import measure_dataset, measure_texts
 from .model_measures import (Points, check_reference, distinct, measure_corpus, measure_embeddings,
                                             readable)
-from .reports import (error_note, gaps, hints, markdown_table, measure_page, measure_table, READING,
-                                     reading_table, save_report, show_table)
+from .reports import (error_note, gaps, hints, markdown_table, measure_page, measure_table, model_card,
+                                     READING, reading_table, save_report, show_table)
 from ..training.records import environment
 
 if TYPE_CHECKING:
@@ -81,19 +81,19 @@ class Isotropy:
             show_table(*reading_table(), "", "lowest–highest layer on 300 docstrings of Python; other texts differ")
 
     def save(self,
-        path:str|Path, # .html for a page with figures, .json for the numbers, .md for the tables
+        path:str|Path, # .html for a page with figures, .json for the numbers, .md for a model card of the first model
     )->Path:           # the file
         "Write what was measured to a file."
         versions = ", ".join(f"{name} {version}" for name, version in self.environment["versions"].items())
-        return save_report(self, lambda: measure_page(self.measures, self.source, versions), path, self.markdown)
+        return save_report(self, lambda: measure_page(self.measures, self.source, versions), path, self._card)
 
-    def markdown(self)->str:
-        "The main measures as tables."
-        parts = []
-        for model, layers in self.measures.items():
-            table = markdown_table(*measure_table(layers, _main_measures, decimals=3))
-            parts += [f"{model}: {self.source}", table, gaps(layers), error_note(layers)]
-        return "\n\n".join(filter(None, parts)) + "\n"
+    def _card(self)->str:
+        model, layers = next(iter(self.measures.items()))
+        table = markdown_table(*measure_table(layers, _main_measures, decimals=3))
+        text = "\n\n".join(filter(None, [f"{model}: {self.source}", table, gaps(layers), error_note(layers)]))
+        last = list(layers.values())[-1]    # all layers as one cloud, where there are several
+        values = {name: last[name] for name in _main_measures if last.get(name) is not None}
+        return model_card(model, self.source, text, values)
 
     def compare(self,
         other:"Isotropy", # what to compare with

@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = ['READING', 'Section', 'show_value', 'html_page', 'with_error', 'measured_on', 'change_table', 'comparison_page',
            'layer_label', 'gaps', 'error_note', 'measure_table', 'reading_table', 'hints', 'measure_page', 'show_table',
-           'measured_columns', 'show_runs', 'rows_with', 'show_comparison', 'markdown_table', 'save_report']
+           'measured_columns', 'show_runs', 'rows_with', 'show_comparison', 'markdown_table', 'model_card',
+           'save_report']
 
 # %% ../../nbs/report/04_reports.ipynb #3c45986c
 import json
 import math
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -408,17 +409,32 @@ def markdown_table(
     return "\n".join(f"| {' | '.join(line)} |" for line in (lines[0], ["---"]*len(columns), *lines[1:]))
 
 
+def model_card(
+    name:str,                 # of the model
+    source:str,               # what it was measured on
+    text:str,                 # Markdown
+    values:Mapping[str,float], # measure -> value, for the card's metadata
+)->str:                       # what `huggingface_hub.ModelCard` reads, and pushes when asked
+    "A model card: a section with the text, and its values as results of the model."
+    import yaml
+    metrics = [dict(type=kind, name=(measure_names | star_names).get(kind, kind), value=value)
+               for kind, value in values.items()]
+    result = dict(task=dict(type="feature-extraction"), dataset=dict(type="text", name=source), metrics=metrics)
+    front = yaml.safe_dump({"model-index": [dict(name=name, results=[result])]}, sort_keys=False, allow_unicode=True)
+    return f"---\n{front}---\n\n## Geometry of the representations\n\n{text}\n"
+
+
 def save_report(
     found:object,    # dataclass with all that is to be kept
     page:Callable,   # () -> str, its page
-    path:str|Path,   # .html for the page, .json for the numbers, .md for the text
-    text:Callable|None=None, # () -> str, its tables as Markdown; None for what has none
+    path:str|Path,   # .html for the page, .json for the numbers, .md for the card
+    card:Callable|None=None, # () -> str, its model card; None for what has none
 )->Path:             # the file
     "Write a report to a file."
     path = local_path(path)
     writers = {".html": page, ".json": lambda: json.dumps(asdict(found), indent=1, ensure_ascii=False)}
-    if text is not None:
-        writers[".md"] = text
+    if card is not None:
+        writers[".md"] = card
     if path.suffix not in writers:
         raise ValueError(f"`path` must end in {' or '.join(writers)}, not {path.suffix!r}")
     write_file(path, writers[path.suffix]().encode())
