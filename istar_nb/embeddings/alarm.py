@@ -21,8 +21,10 @@ from ..geometry.second_moments import Jackknifed
 from ..geometry.streaming import IsotropyMetrics
 from ..geometry.watching import recording, repeated_blocks, watch
 
-try: from lightning.pytorch import Callback as LightningCallback
-except ImportError: LightningCallback = object
+try:
+    from lightning.pytorch import Callback as LightningCallback
+except ImportError:
+    LightningCallback = object
 
 # %% ../../nbs/embeddings/06_alarm.ipynb #42ef90f5
 lost_edge = 0.05    # share of room whose loss counts; see "Before the score"
@@ -61,14 +63,18 @@ class CollapseAlarm(TrainerCallback, LightningCallback):
 
     def _record(self, model:nn.Module, args:tuple, output:Any)->None:
         if model.training and isinstance(output, Mapping) and isinstance(x := output.get("sentence_embedding"), Tensor):
-            with recording, torch.no_grad(): self.metric.update(x[x.isfinite().all(1)])
+            with recording, torch.no_grad():
+                self.metric.update(x[x.isfinite().all(1)])
 
     def step(self)->Verdict|None: # of a look, at every `every`-th step
         "Count a step, and look when it is time, at what all processes saw; each of them must call it."
         self.steps += 1
-        if self.steps % self.every: return None
-        with self.metric.sync_context(dist_sync_fn=self.metric.dist_sync_fn): seen = self.metric.halves
-        if seen.count < 20: return None
+        if self.steps % self.every:
+            return None
+        with self.metric.sync_context(dist_sync_fn=self.metric.dist_sync_fn):
+            seen = self.metric.halves
+        if seen.count < 20:
+            return None
         found = stream_kinds(seen)
         self.metric.reset()
         self.reference = self.reference or found
@@ -76,11 +82,14 @@ class CollapseAlarm(TrainerCallback, LightningCallback):
         counted = {name: found[name] for name in kinds if name in found}
         self.verdict = verdict_on(counted, self.reference)
         told = {name: self.verdict.sentence for name, word in self.verdict.kinds.items() if word == "collapsed"}
-        if self.early: told |= self.lasting_loss(room_lost(counted, self.reference))
+        if self.early:
+            told |= self.lasting_loss(room_lost(counted, self.reference))
         new = {name: sentence for name, sentence in told.items() if name not in self.said}
         self.said |= new.keys()
-        for sentence in dict.fromkeys(new.values()): warnings.warn(f"step {self.steps}: {sentence}", stacklevel=2)
-        if self.track is not None: self.track(self.values(found))
+        for sentence in dict.fromkeys(new.values()):
+            warnings.warn(f"step {self.steps}: {sentence}", stacklevel=2)
+        if self.track is not None:
+            self.track(self.values(found))
         return self.verdict
 
     def lasting_loss(self, lost:dict[str,float])->dict[str,str]: # what is lost -> a sentence

@@ -46,7 +46,8 @@ def _total(halves:Halves)->Jackknifed:
     cloud = cloud_of(halves)
     sums = parts_of(cloud.total)
     spread = sums.scatter.trace()/sums.count
-    if not spread > 0: return Jackknifed(spread, spread)    # also where all vectors are zero
+    if not spread > 0:
+        return Jackknifed(spread, spread)    # also where all vectors are zero
     square = spread + sums.mean.square().sum()
     each = (cloud.points - sums.mean).square().sum(1) - spread/square*cloud.points.square().sum(1)
     phi = each.new_zeros(len(cloud.keys)).index_add(0, cloud.sentences, each/square)
@@ -59,11 +60,13 @@ def stream_kinds(
 )->dict[str,Jackknifed]: # total, cone, dimensional; total alone where nothing but rounding is left of the differences
     "The kinds of collapse that need no second look at the vectors."
     total = _total(halves)
-    if total.value < 1e-9: return dict(total=total)
+    if total.value < 1e-9:
+        return dict(total=total)
     found = measures_of(halves, ks=())
     d = halves.d - 1
     kinds = dict(total=total, cone=Jackknifed(found.values["mean_cosine"], found.errors["mean_cosine"]))
-    if d < 4*COLLAPSES["dimensional"].edge: return kinds
+    if d < 4*COLLAPSES["dimensional"].edge:
+        return kinds
     score, error = (part["isoscore_unbiased"] for part in (found.values, found.errors))
     return kinds | dict(dimensional=Jackknifed(1 + d*score, d*error))
 
@@ -128,14 +131,17 @@ def verdict_on(
     words, least = {}, 1.
     for name, (value, error) in found.items():
         room, edge, margin = room_of(name, float(value)), COLLAPSES[name].edge, errors_away*float(error)
-        if reference and name in reference: edge = min(edge, room_of(name, float(reference[name].value))/2)
+        if reference and name in reference:
+            edge = min(edge, room_of(name, float(reference[name].value))/2)
         known = math.isfinite(room) and math.isfinite(margin)
         words[name] = "not known" if not known else "collapsed" if room + margin < edge else \
             "healthy" if room - margin >= edge else "not known"
-        if math.isfinite(room): least = min(least, room/edge)
+        if math.isfinite(room):
+            least = min(least, room/edge)
     word = next((w for w in ("collapsed", "not known") if w in words.values()), "healthy")
     said = [f"{name}: {COLLAPSES[name].says.format(float(found[name].value))}" for name in words if words[name] == word]
-    if word == "healthy": return Verdict(word, "Healthy: no kind of collapse.", words, least)
+    if word == "healthy":
+        return Verdict(word, "Healthy: no kind of collapse.", words, least)
     return Verdict(word, f"{word.capitalize()} ({'; '.join(said)}).", words, least)
 
 

@@ -17,10 +17,12 @@ from .collapse import halves_of, stream_kinds, verdict_on
 from ..geometry.scores import isoscore_with_error
 from ..geometry.second_moments import Jackknifed
 
-try: from sentence_transformers.base.evaluation.evaluator import BaseEvaluator
+try:
+    from sentence_transformers.base.evaluation.evaluator import BaseEvaluator
 except ImportError:    # before version 6, or not installed
-    # pyrefly: ignore[missing-import]
-    try: from sentence_transformers.evaluation import SentenceEvaluator as BaseEvaluator
+    try:
+        # pyrefly: ignore[missing-import]
+        from sentence_transformers.evaluation import SentenceEvaluator as BaseEvaluator
     except ImportError as e:
         raise ImportError("IsotropyEvaluator needs sentence-transformers: pip install "
                           "'istar_nb[sentence-transformers]'") from e
@@ -36,7 +38,8 @@ class IsotropyEvaluator(BaseEvaluator):
         write_csv:bool=True,          # append the metrics to a csv file where a folder is given
     ):
         super().__init__()
-        if isinstance(texts, str): raise TypeError("`texts` must be a list of strings, not one")
+        if isinstance(texts, str):
+            raise TypeError("`texts` must be a list of strings, not one")
         self.texts = list(dict.fromkeys(texts))
         if wrong := [text for text in self.texts if not isinstance(text, str)]:
             raise TypeError(f"`texts` must hold strings, not {wrong[0]!r:.60}")

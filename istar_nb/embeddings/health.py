@@ -100,7 +100,8 @@ def _cosines(x:np.ndarray, pairs:Tensor)->np.ndarray: # (m,)
 def _judgement(name:str, found:Judged, margin:float, first:bool)->dict:
     "A score on labelled data as part of a row."
     row = {name: found.value, f"{name}_se": found.error}
-    if first: return finite(row)
+    if first:
+        return finite(row)
     low, high = found.interval
     row |= {f"{name}_difference": found.difference, f"{name}_low": low, f"{name}_high": high}
     return finite(row) | {f"{name}_verdict": difference_verdict(found.interval, margin)}
@@ -116,17 +117,20 @@ def _variant_rows(x:Tensor, asked:Questions, dims:Sequence[int], k:int, margin:f
         after = _cosine_matrix(change(x[held]))
         before = after if before is None else before
         row = dict(name=v.name, kind=v.kind, dims=v.dims, bytes=math.ceil(v.dims*v.bits/8))
-        if rows: row |= finite(dict(zip(("agreement", "agreement_se"), map(float, agreement(before, after)))))
+        if rows:
+            row |= finite(dict(zip(("agreement", "agreement_se"), map(float, agreement(before, after)))))
         rows.append(row)
         changed = change(x)
-        if len(asked.pairs): cosines.append(_cosines(changed, asked.pairs))
+        if len(asked.pairs):
+            cosines.append(_cosines(changed, asked.pairs))
         if len(asked.queries):
             q, documents = (torch.from_numpy(changed[i.numpy()]) for i in (asked.queries, asked.documents))
             found.append(recalls(q, documents, asked.relevant, k, asked.own))
     judged = dict(spearman=judged_pairs(np.stack(cosines), asked.gold) if cosines else [],
                   recall=judged_recalls(np.stack(found)) if found else [])
     for name, values in judged.items():
-        for i, value in enumerate(values): rows[i] |= _judgement(name, value, margin, not i)
+        for i, value in enumerate(values):
+            rows[i] |= _judgement(name, value, margin, not i)
     return rows
 
 # %% ../../nbs/embeddings/04_health.ipynb #1543ecfd
@@ -139,7 +143,8 @@ _savings = {"better": "yes", "the same": "yes", "not worse": "yes", "worse": "no
 def _answer(row:dict, name:str, first:dict)->str:
     "The answer of one kind of labels."
     verdict = row[f"{name}_verdict"]
-    if row[name] is None: return "no: all cosines are equal, and nothing can be ranked by them"
+    if row[name] is None:
+        return "no: all cosines are equal, and nothing can be ranked by them"
     word = (_changes if row["kind"] == "transform" else _savings).get(verdict, "not known")
     ends = " to ".join(signed(row[f"{name}_{end}"], "+.3f") for end in ("low", "high"))
     said = "" if word == verdict else f"{verdict}, "
@@ -159,9 +164,11 @@ def advice_on(rows:Sequence[dict])->dict[str,str]: # rows of variants -> questio
     first, found = rows[0], {}
     for row in rows[1:]:
         cut = row["kind"] == "cut"
-        if not cut and row["name"] not in _asked: continue
+        if not cut and row["name"] not in _asked:
+            continue
         said = [_answer(row, name, first) for name in _labelled if f"{name}_verdict" in row]
-        if not said and None in (row.get("agreement"), row.get("agreement_se")): continue
+        if not said and None in (row.get("agreement"), row.get("agreement_se")):
+            continue
         question = f"Cut to {row['dims']} dimension{'s'*(row['dims'] != 1)}?" if cut else _asked[row["name"]]
         found[question] = "; ".join(said or [_without_labels(row)])
     return found
@@ -249,7 +256,8 @@ class Health:
         heads = dict(spearman="Spearman's ρ", recall=f"recall@{self.k}")
         known = [name for name in heads if name in self.variants[0]]
         columns = ["variant", "bytes", "agreement"]
-        for name in known: columns += [heads[name], "difference, 95 %", "verdict"]
+        for name in known:
+            columns += [heads[name], "difference, 95 %", "verdict"]
         def cells(row):
             yield from (row["name"], row["bytes"], with_error(row, "agreement", 3))
             for name in known:
@@ -287,9 +295,11 @@ class Health:
         "Print the verdict, what was found, and the answers."
         print(self.opening())
         show_table(*self.finding_table(), f"{self.model}: {self.source}", _how)
-        if self.answers: show_table(*self.variant_table(), "what changing the vectors does", self.caption())
+        if self.answers:
+            show_table(*self.variant_table(), "what changing the vectors does", self.caption())
         width = max(map(len, self.answers), default=0)
-        for question, answer in self.answers.items(): print(f"{question:<{width}}  {answer}")
+        for question, answer in self.answers.items():
+            print(f"{question:<{width}}  {answer}")
 
     def save(self,
         path:str|Path, # .html for a page with figures, .json for the numbers, .md for a model card
@@ -308,13 +318,16 @@ def _embedded(model:object, texts:Iterable|None, hub:bool, tokens:str|None, max_
     "Vectors of a model or a file, and who describes, fits and judges."
     points = isinstance(model, (Tensor, np.ndarray)) or isinstance(model, (str, Path)) and local_path(model).is_file()
     if points:
-        if texts is not None: raise TypeError("`texts` are for a model: the rows of a file of vectors are its texts")
-        if tokens is not None: raise ValueError("`tokens` says how a model makes a vector, and a file has vectors")
+        if texts is not None:
+            raise TypeError("`texts` are for a model: the rows of a file of vectors are its texts")
+        if tokens is not None:
+            raise ValueError("`tokens` says how a model makes a vector, and a file has vectors")
         x = read_points(local_path(model) if isinstance(model, (str, Path)) else model)
         name = Path(model).name if isinstance(model, (str, Path)) else "points"
         if more["searches"] is not None:
             q = read_points(more["searches"], "queries")
-            if q.shape[1] != x.shape[1]: raise ValueError(f"`queries` must have {x.shape[1]} columns, not {q.shape[1]}")
+            if q.shape[1] != x.shape[1]:
+                raise ValueError(f"`queries` must have {x.shape[1]} columns, not {q.shape[1]}")
             more["searches"], x = range(len(x), len(x) + len(q)), torch.cat([x, q.to(x)])
         return Vectors(x, "rows of points"), questions(_RowNumbers(len(x)), None, **more), range(len(x)), name
     index = _Texts()
@@ -324,15 +337,18 @@ def _embedded(model:object, texts:Iterable|None, hub:bool, tokens:str|None, max_
     if len(wrong := (~vectors.points.isfinite().all(1)).nonzero()):
         raise ValueError(f"`texts`: the vector of {listed[numbers[int(wrong[0])]]!r:.60} is not finite")
     names = [listed[i] for i in numbers]
-    if isinstance(model, (str, Path)): return vectors, asked, names, Path(model).name or str(model)
+    if isinstance(model, (str, Path)):
+        return vectors, asked, names, Path(model).name or str(model)
     inner = model[0] if isinstance(model, tuple) else getattr(model[0], "auto_model", model)
     return vectors, asked, names, model_label(inner) if hasattr(inner, "config") else type(inner).__name__
 
 
 def _source_of(asked:Questions, how:str)->str:
     parts = [f"{len(asked.described):,} texts ({how})", f"{len(asked.fit):,} fit variants"]
-    if len(asked.pairs): parts.append(f"{len(asked.pairs):,} labelled pairs")
-    if len(asked.queries): parts.append(f"{len(asked.queries):,} queries in {len(asked.documents):,} documents")
+    if len(asked.pairs):
+        parts.append(f"{len(asked.pairs):,} labelled pairs")
+    if len(asked.queries):
+        parts.append(f"{len(asked.queries):,} queries in {len(asked.documents):,} documents")
     return ", ".join(parts)
 
 # %% ../../nbs/embeddings/04_health.ipynb #20235fc5
@@ -361,9 +377,11 @@ def health(
     said = verdict_on(kinds)
     findings = [_finding(f"collapse, {kind}", found, said.kinds[kind], COLLAPSES[kind].says.format(float(found.value)))
                 for kind, found in kinds.items()]
-    if graph: findings += [*_cosine_findings(described), *_coordinate_findings(described)]
+    if graph:
+        findings += [*_cosine_findings(described), *_coordinate_findings(described)]
     texts = asked.described[~torch.isin(asked.described, asked.searching)]
-    if graph and len(asked.searching) and len(texts) > 4: findings += _query_findings(x[texts], x[asked.searching])
+    if graph and len(asked.searching) and len(texts) > 4:
+        findings += _query_findings(x[texts], x[asked.searching])
     if graph and len(asked.labels):
         share = class_variances(x[asked.labelled], asked.labels)["share"]
         findings.append(_finding("variance between classes, share", share, "", f"{len(set(asked.labels))} classes"))

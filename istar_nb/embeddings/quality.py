@@ -29,7 +29,8 @@ def side(
     above:str,   # what to say above it
 )->str:          # one of both, or "not known"
     "On which side of an edge a quantity is, by two standard errors."
-    if not math.isfinite(value) or not math.isfinite(error): return "not known"
+    if not math.isfinite(value) or not math.isfinite(error):
+        return "not known"
     return below if value + 2*error < edge else above if value - 2*error > edge else "not known"
 
 
@@ -39,9 +40,12 @@ def difference_verdict(
 )->str:                # "better", "worse", "the same", "not better", "not worse" or "not known"
     "What an interval says of a difference."
     low, high = interval
-    if not math.isfinite(low) or not math.isfinite(high): return "not known"
-    if low > margin or high < -margin: return "better" if low > margin else "worse"
-    if low > -margin: return "the same" if high < margin else "not worse"
+    if not math.isfinite(low) or not math.isfinite(high):
+        return "not known"
+    if low > margin or high < -margin:
+        return "better" if low > margin else "worse"
+    if low > -margin:
+        return "the same" if high < margin else "not worse"
     return "not better" if high < margin else "not known"
 
 # %% ../../nbs/embeddings/02_quality.ipynb #29a5c857
@@ -66,14 +70,16 @@ def cosine_quantiles(
     bins:int=8000,                             # of cosines between -1 and 1
 )->dict[float,Jackknifed]:                     # level -> quantile, with its error
     "Quantiles of the cosines of unrelated texts."
-    if len(x) < groups: raise ValueError(f"quantiles of cosines need {groups} texts, and there are {len(x)}")
+    if len(x) < groups:
+        raise ValueError(f"quantiles of cosines need {groups} texts, and there are {len(x)}")
     unit = unit_rows(x).float()
     parts = unit[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))].tensor_split(groups)
     counts = torch.zeros(groups, groups, bins, dtype=torch.float64)
     for g, a in enumerate(parts):
         for h, b in enumerate(parts[g:], g):
             cosines = (a @ b.T).clamp(-1, 1)
-            if g == h: cosines = cosines[tuple(torch.triu_indices(len(a), len(a), 1))]
+            if g == h:
+                cosines = cosines[tuple(torch.triu_indices(len(a), len(a), 1))]
             counts[g, h] = torch.histc(cosines.flatten(), bins, -1, 1)
     own = counts.sum(1) + counts.sum(0) - counts.diagonal().T
     total = counts.sum((0, 1))
@@ -140,11 +146,15 @@ def judged_pairs(
 )->list[Judged]:        # one a variant
     "Spearman's correlation of each variant, and its paired difference from the first; NaN where all cosines are equal."
     from scipy.stats import rankdata
-    if len(gold) < 10: raise ValueError(f"`pairs` must be at least 10, and there are {len(gold)}")
-    if not np.isfinite(gold).all(): raise ValueError("`pairs` has scores that are not finite")
-    if np.ptp(gold) == 0: raise ValueError("`pairs` have one score in common, and nothing can be ranked by it")
+    if len(gold) < 10:
+        raise ValueError(f"`pairs` must be at least 10, and there are {len(gold)}")
+    if not np.isfinite(gold).all():
+        raise ValueError("`pairs` has scores that are not finite")
+    if np.ptp(gold) == 0:
+        raise ValueError("`pairs` have one score in common, and nothing can be ranked by it")
     differ = np.ptp(cosines, axis=1) > 1e-9
-    if not differ[0]: raise ValueError("`pairs` have one cosine in common, and nothing can be ranked by it")
+    if not differ[0]:
+        raise ValueError("`pairs` have one cosine in common, and nothing can be ranked by it")
     generator, drawn, ranked = np.random.default_rng(seed), [], cosines[differ]
     def scores(rows):
         ranks, wanted = rankdata(ranked[:, rows], axis=1), rankdata(gold[rows])
@@ -152,7 +162,8 @@ def judged_pairs(
         size = np.sqrt((ranks**2).sum(1)*(wanted**2).sum())
         return np.divide(ranks @ wanted, size, out=np.full(len(ranks), np.nan), where=size > 0)
     value = scores(np.arange(len(gold)))
-    for _ in range(draws): drawn.append(scores(generator.integers(len(gold), size=len(gold))))
+    for _ in range(draws):
+        drawn.append(scores(generator.integers(len(gold), size=len(gold))))
     drawn = np.array(drawn)
     low, high = np.nanquantile(drawn - drawn[:, :1], [0.025, 0.975], axis=0)
     rows = np.full((len(cosines), 5), np.nan)

@@ -36,7 +36,8 @@ class _Texts:
     def __init__(self): self.numbers = {}
 
     def number(self, text:object, where:str)->int:
-        if not isinstance(text, str): raise TypeError(f"{where} must be a text, not {text!r:.60}")
+        if not isinstance(text, str):
+            raise TypeError(f"{where} must be a text, not {text!r:.60}")
         return self.numbers.setdefault(text, len(self.numbers))
 
 
@@ -82,7 +83,8 @@ def _divided(described:Tensor, pairs:Tensor, searched:Tensor, own:bool, seed:int
         first, second = _halves(len(described), seed)
         return described[first], described[second], every
     fit = described[~torch.isin(described, judged)]
-    if own or len(fit) >= 20: return fit, judged, every
+    if own or len(fit) >= 20:
+        return fit, judged, every
     first, second = _halves(len(pairs), seed)
     judged = torch.cat([pairs[second].flatten(), searched]).unique()
     fit = pairs[first].unique()
@@ -93,10 +95,12 @@ def _gold(pairs:list[tuple])->np.ndarray: # (m,)
     "The scores of pairs."
     found = []
     for i, (*_, score) in enumerate(pairs):
-        try: found.append(float(score))
+        try:
+            found.append(float(score))
         except (TypeError, ValueError):
             raise TypeError(f"`pairs`: the third part of number {i} must be a number, not {score!r:.60}") from None
-        if not np.isfinite(found[-1]): raise ValueError(f"`pairs`: the score of number {i} is {score!r}, not finite")
+        if not np.isfinite(found[-1]):
+            raise ValueError(f"`pairs`: the score of number {i} is {score!r}, not finite")
     return np.array(found)
 
 
@@ -112,7 +116,8 @@ def _judged_rows(index, pairs, relevant, documents)->tuple: # pairs, gold, queri
             raise ValueError(f"`relevant`: number {i} has one text as query and document, and no query finds itself")
         wanted.setdefault(query, set()).add(document)
         found[document] = None
-    for i, document in enumerate(documents): found[index.number(document, f"`documents`: number {i}")] = None
+    for i, document in enumerate(documents):
+        found[index.number(document, f"`documents`: number {i}")] = None
     place = {document: i for i, document in enumerate(found)}
     queries, own = (torch.tensor(list(some), dtype=torch.long) for some in (wanted, (place.get(q, -1) for q in wanted)))
     return (torch.tensor(rows, dtype=torch.long).reshape(-1, 2), _gold(pairs), queries,
@@ -123,7 +128,8 @@ def _classes_of(labels:list)->np.ndarray: # (l,)
     "Labels that are all there."
     import pandas as pd
     missing = np.flatnonzero(pd.Series(labels, dtype=object).isna())
-    if len(missing): raise ValueError(f"`labels`: number {missing[0]} is missing")
+    if len(missing):
+        raise ValueError(f"`labels`: number {missing[0]} is missing")
     return np.array(labels)
 
 
@@ -144,8 +150,10 @@ def questions(
     judged = _judged_rows(index, _tuples(pairs, "pairs", 3), _tuples(relevant, "relevant", 2),
                           [] if documents is None else _listed(documents, "documents"))
     rows, gold, queries, found, wanted, own = judged
-    if documents is not None and not len(queries): raise ValueError("`documents` are given, and `relevant` is missing")
-    if listed is None: given = range(index.count if isinstance(index, _RowNumbers) else len(index.numbers))
+    if documents is not None and not len(queries):
+        raise ValueError("`documents` are given, and `relevant` is missing")
+    if listed is None:
+        given = range(index.count if isinstance(index, _RowNumbers) else len(index.numbers))
     more = [index.number(query, f"`queries`: number {i}") for i, query in enumerate(searches or [])]
     described = _numbers(set(given) - set(more))
     if len(described) < 20:

@@ -56,15 +56,21 @@ POOLINGS = ("mean", "cls", "last")  # how tokens become a vector, where a model 
 
 def _sentence_model(name:str, hub:bool)->object|None: # a SentenceTransformer; None for a name of another kind
     "A model of sentence-transformers by its name."
-    if name.startswith(("tiny-", "scratch:")): return None
+    if name.startswith(("tiny-", "scratch:")):
+        return None
     source = local_source(name)
-    if not (there := (Path(source)/"modules.json").is_file()) and (Path(source).is_dir() or not hub): return None
-    try: from sentence_transformers import SentenceTransformer
-    except ImportError: return None
+    if not (there := (Path(source)/"modules.json").is_file()) and (Path(source).is_dir() or not hub):
+        return None
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError:
+        return None
     if not there:
         from transformers.utils import has_file
-        if not has_file(source, "modules.json"): return None
-    with quiet(): return SentenceTransformer(source, local_files_only=not hub)
+        if not has_file(source, "modules.json"):
+            return None
+    with quiet():
+        return SentenceTransformer(source, local_files_only=not hub)
 
 
 def _in_roles(model:object, texts:Sequence[str], roles:Sequence[str], progress:bool)->np.ndarray: # (n, d) float32
@@ -89,13 +95,17 @@ def sentence_vectors(
     progress:bool=False,     # show a progress bar
 )->Vectors:
     "One vector a text."
-    if tokens not in (*POOLINGS, None): raise ValueError(f"`tokens` must be one of {POOLINGS} or None, not {tokens!r}")
+    if tokens not in (*POOLINGS, None):
+        raise ValueError(f"`tokens` must be one of {POOLINGS} or None, not {tokens!r}")
     with waiting("loading the model", progress):
         given = str(model) if isinstance(model, Path) else model
-        if _is_sentence_model(given) and tokens is not None: given = given, given.tokenizer
+        if _is_sentence_model(given) and tokens is not None:
+            given = given, given.tokenizer
         own = given if _is_sentence_model(given) else None
-        if isinstance(given, str) and tokens is None: own = _sentence_model(given, hub)
-    if own is None: return _from_encoder(find_encoder(given, hub), texts, tokens or "mean", max_length, progress)
+        if isinstance(given, str) and tokens is None:
+            own = _sentence_model(given, hub)
+    if own is None:
+        return _from_encoder(find_encoder(given, hub), texts, tokens or "mean", max_length, progress)
     x = _in_roles(own, texts, roles or [""]*len(texts), progress)
     prompts = " with the model's prompts"*any((own.prompts or {}).values())
     return Vectors(torch.from_numpy(x), f"as sentence-transformers makes them{prompts}")
@@ -108,7 +118,8 @@ def read_points(
     "All rows of a file, or of a matrix."
     name = str(points) if isinstance(points, (str, Path)) else name
     parts = [*matrix_parts(points)] if isinstance(points, (str, Path)) else [points]
-    if not parts: raise ValueError(f"`{name}` has no points")
+    if not parts:
+        raise ValueError(f"`{name}` has no points")
     x = torch.cat(parts) if len(parts) > 1 else parts[0]
     x = as_points(x, name, min_points=2).detach().cpu()
     x = x if x.dtype == torch.float64 else x.float()

@@ -32,7 +32,8 @@ class Quantised(OneToOneFeatureMixin, SavedTransform):
         y=None,  # ignored
     )->"Quantised": # itself
         "Learn the extremes of each coordinate."
-        if self.bits not in (1, 8): raise ValueError(f"`bits` must be 8 or 1, not {self.bits!r}")
+        if self.bits not in (1, 8):
+            raise ValueError(f"`bits` must be 8 or 1, not {self.bits!r}")
         X = checked(self, X, reset=True)
         self.low_, self.step_ = X.min(0), np.ptp(X, axis=0)/255
         return self
@@ -43,7 +44,8 @@ class Quantised(OneToOneFeatureMixin, SavedTransform):
         "What is stored."
         check_is_fitted(self, "step_")
         X = checked(self, X, reset=False)
-        if self.bits == 1: return np.packbits(X > 0, axis=1)
+        if self.bits == 1:
+            return np.packbits(X > 0, axis=1)
         steps = np.floor((X - self.low_)/np.where(self.step_ > 0, self.step_, 1))
         return (np.clip(steps, 0, 255) - 128).astype(np.int8)
 
@@ -51,7 +53,8 @@ class Quantised(OneToOneFeatureMixin, SavedTransform):
         codes:np.ndarray, # of `codes`
     )->np.ndarray:        # (n, d)
         "What codes stand for: the middles of steps, or ±1."
-        if self.bits == 1: return np.unpackbits(codes, axis=1, count=len(self.low_))*2. - 1
+        if self.bits == 1:
+            return np.unpackbits(codes, axis=1, count=len(self.low_))*2. - 1
         return self.low_ + (codes + self.step_.dtype.type(128.5))*self.step_
 
     def transform(self,
@@ -99,7 +102,8 @@ def check_dims(dims:Sequence[int]|None, d:int)->list[int]:
     if dims is None:    # 64, 128, … below d
         found = [64 << i for i in range(20) if 64 << i < d]
         return found or sorted({max(1, d//4), max(1, d//2)})
-    if isinstance(dims, Integral): dims = [dims]
+    if isinstance(dims, Integral):
+        dims = [dims]
     if wrong := [k for k in dims if not isinstance(k, Integral) or not 1 <= k < d]:
         raise ValueError(f"`dims` must be whole numbers from 1 to {d-1}, below the {d} there are, not {wrong[0]!r}")
     return sorted(set(map(int, dims)))
@@ -117,7 +121,8 @@ def variants(
     yield Variant("whitened", "transform", d, 32, lambda: Whitening(shrinkage="auto"))
     yield Variant("int8", "quantised", d, 8, Quantised)
     yield Variant("binary", "quantised", d, 1, lambda: Quantised(1))
-    for k in dims: yield Variant(f"first {k}", "cut", k, 32, lambda k=k: FunctionTransformer(lambda x: x[:, :k]))
+    for k in dims:
+        yield Variant(f"first {k}", "cut", k, 32, lambda k=k: FunctionTransformer(lambda x: x[:, :k]))
     for k in (k for k in dims if k < n):
         yield Variant(f"PCA to {k}", "PCA", k, 32, lambda k=k: Cut(k))
         yield Variant(f"whitened to {k}", "whitened", k, 32, lambda k=k: Whitening(shrinkage="auto", n_components=k))

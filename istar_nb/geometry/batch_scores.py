@@ -135,7 +135,8 @@ def _add_sentences_(g:SentenceSums, B:Tensor, M:Tensor, vectors:Tensor, scalars:
         for run in g.runs:
             add_products_(part := torch.zeros_like(B[0]), g.rows[run].flatten(0, 1))
             B.addcmul_(g.weights[run.start][:, None, None], part)
-    for weight, matrix in zip(weights, M): matrix.addmm_((g.total if len(M) == 1 else weight*g.total).T, g.total)
+    for weight, matrix in zip(weights, M):
+        matrix.addmm_((g.total if len(M) == 1 else weight*g.total).T, g.total)
     each = torch.stack([g.total, g.forms, g.trace[:, None]*g.total, g.length[:, None]*g.total])
     vectors += each.sum(1, keepdim=True) if len(B) == 1 else g.weights.T @ each
     b, sigma = g.trace.to(wide), g.length.to(wide)
@@ -218,7 +219,8 @@ def _sentence_gradient(
     between = sum(weight*(g.total @ m) for weight, m in zip(g.weights.T[:, :, None], dM))
     of_total = (b_sigma*g.trace + 2*sigma2*g.length)[:, None]*g.total
     out.add_((2*(between + h[:, None]*g.forms + of_total) + vectors[0, 0])[:, None])
-    if len(dB) > 1: _add_uneven_(out, g, vectors)
+    if len(dB) > 1:
+        _add_uneven_(out, g, vectors)
     return out
 
 # %% ../../nbs/geometry/03_batch_scores.ipynb #b88b30ca
@@ -247,7 +249,8 @@ class PooledUnbiasedScore(torch.autograd.Function):
                 score = ratio_score(traces, len(mean[0]))
             facts = torch.cat([totals.facts, traces.squared.detach()[None]])
             ctx.mark_non_differentiable(facts)
-            if not needed: return score.to(mean[0].dtype), facts
+            if not needed:
+                return score.to(mean[0].dtype), facts
             dB, dM, vectors, scalars = torch.autograd.grad(score, leaves)
             ctx.sentences, ctx.group, ctx.format = sentences, group, product_format(clouds[0].device)
             ctx.scale, ctx.factor, ctx.typical = totals.scale, process_count(group)/totals.scale, totals.typical
@@ -258,7 +261,8 @@ class PooledUnbiasedScore(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad:Tensor, _)->tuple[Tensor|None,...]:
         high, low, dB, dM, vectors, scalars, *clouds = ctx.saved_tensors
-        if torch.is_grad_enabled(): return None, None, *_unbiased_again(ctx, grad, clouds)
+        if torch.is_grad_enabled():
+            return None, None, *_unbiased_again(ctx, grad, clouds)
         # a row for what is none
         outs = [cloud.new_zeros(cloud.shape[:2].numel()+1, cloud.shape[2]) if needed else None
                 for cloud, needed in zip(clouds, ctx.needs_input_grad[2:])]
@@ -266,5 +270,6 @@ class PooledUnbiasedScore(torch.autograd.Function):
             for g in sentence_sums(clouds, ctx.sentences, (high, low), ctx.scale, ctx.typical):
                 gradient = _sentence_gradient(g, dB, dM, vectors, scalars).mul_(grad*ctx.factor)
                 for out, part in zip(outs, gradient.unflatten(1, (len(clouds), -1)).unbind(1)):
-                    if out is not None: out[g.numbers] = part.to(out.dtype)
+                    if out is not None:
+                        out[g.numbers] = part.to(out.dtype)
         return None, None, *(out if out is None else out[:-1].view(cloud.shape) for out, cloud in zip(outs, clouds))

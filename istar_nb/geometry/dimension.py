@@ -62,9 +62,11 @@ def _nearest_groups(
         for j in range(i, len(points), width):
             b = slice(j, j+width)
             torch.addmm(half[b], points[a], points[b].T, alpha=-1, out=square).add_(half[a, None])
-            if i == j: square.fill_diagonal_(torch.inf)
+            if i == j:
+                square.fill_diagonal_(torch.inf)
             _keep_nearest(values[a], members[a], square.view(width, group, stride).amin(1), j)
-            if i != j: _keep_nearest(values[b], members[b], square.view(group, stride, width).amin(0).T, i)
+            if i != j:
+                _keep_nearest(values[b], members[b], square.view(group, stride, width).amin(0).T, i)
     return values, members
 
 # %% ../../nbs/geometry/06_dimension.ipynb #cbc131d2
@@ -180,7 +182,8 @@ def neighbor_distances(
     scale, group, kept = 2.**math.floor(math.log2(max(largest, smallest))), 4 if k <= 8 else 1, k + 1 + k//8
     n, width, rows = len(x), _block_width(len(x), group, x.device), torch.arange(len(x), device=x.device)
     points = torch.zeros(-(-n//width)*width, x.shape[1], dtype=torch.float32, device=x.device)
-    for part, chunk in centred_chunks(x, mean.to(working_dtype(x)), scale): points[:n][part] = chunk
+    for part, chunk in centred_chunks(x, mean.to(working_dtype(x)), scale):
+        points[:n][part] = chunk
     check_spread(magnitude(points), largest/scale, working_dtype(x))
     half = points.square().sum(1, dtype=scalar_dtype(x)).div_(2).float()
     half[n:] = torch.inf
@@ -252,7 +255,8 @@ def two_nn_with_error(
     x = as_points(x, min_points=3)
     logs = _neighbor_ratios(_without_doubles(neighbor_distances(x, 2), x))
     l, y, relative = _fit_line(logs, discard)
-    if not len(l): raise ValueError(f"`discard` {discard} leaves none of {len(logs)} ratios")
+    if not len(l):
+        raise ValueError(f"`discard` {discard} leaves none of {len(logs)} ratios")
     if not l.any():
         raise ValueError(f"`x` has neighbours at equal distances only, once a share of {discard} is left out")
     slope = (l*y).sum()/l.square().sum()

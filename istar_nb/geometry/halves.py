@@ -116,24 +116,30 @@ def take_in(
     memory:float=math.inf,      # GB that the sums may take
 )->Halves:                      # with those points; `halves` is left as it was, but for its sums
     "Take in points."
-    if not len(index): return halves
+    if not len(index):
+        return halves
     d, device = points.shape[1], halves.sums.device
-    if halves.d not in (0, d): raise ValueError(f"`x` has {d} dimensions, and the metric has seen points of {halves.d}")
-    if inverse is None: inverse = directions_of(points, index)
+    if halves.d not in (0, d):
+        raise ValueError(f"`x` has {d} dimensions, and the metric has seen points of {halves.d}")
+    if inverse is None:
+        inverse = directions_of(points, index)
     sums, old = halves.sums, halves.points if halves.d else halves.points.new_empty(0, d)
     every, near = torch.cat([halves.keys, keys]), torch.arange(len(keys))
-    if halves.whole: kept = in_sample(every, d)
+    if halves.whole:
+        kept = in_sample(every, d)
     else:
         _add_halves_(sums, points, index, keys, inverse)
         last = halves.keys.max() if len(halves.keys) else -1
         near = (keys <= last).nonzero()[:, 0]    # what is not in the sample now will never be
-        if not len(near): return halves
+        if not len(near):
+            return halves
         every = torch.cat([halves.keys, keys[near]])
         kept = in_sample(every, d)
     if halves.whole and not kept.all():    # now sums are needed, of everything
         sums = _add_halves_(_new_sums(d, device, memory), points, index, keys, inverse)
         rows = torch.arange(len(old), device=device)
-        if len(rows): _add_halves_(sums, old, rows, halves.keys, directions_of(old, rows))
+        if len(rows):
+            _add_halves_(sums, old, rows, halves.keys, directions_of(old, rows))
     before, new = (part.nonzero()[:, 0] for part in kept.split([len(halves.keys), len(near)]))
     chosen = points.index_select(0, index[near[new].to(index.device)]).to(inverse.dtype)
     return Halves(sums, torch.cat([old[before.to(device)], chosen.to(device)]), every[kept])
@@ -141,10 +147,12 @@ def take_in(
 
 def sums_of_halves(halves:Halves)->Tensor: # (2, d+2, d+1) float64
     "The sums of both halves, also as long as the sample is everything."
-    if not halves.whole: return halves.sums
+    if not halves.whole:
+        return halves.sums
     sums = _new_sums(halves.d, halves.sums.device, math.inf)
     rows = torch.arange(halves.count, device=sums.device)
-    if not len(rows): return sums
+    if not len(rows):
+        return sums
     return _add_halves_(sums, halves.points, rows, halves.keys, directions_of(halves.points, rows))
 
 
@@ -159,11 +167,16 @@ def joined_halves(
     memory:float=math.inf, # GB that the sums may take
 )->Halves:    # of all of them
     "Join what was seen of two sets of points."
-    if not b.d: return a
-    if not a.d: return b._replace(sums=b.sums.clone())
-    if a.whole and not b.whole: a, b = b._replace(sums=b.sums.clone()), a
-    if b.whole: return take_in(a, b.points, torch.arange(len(b.points), device=b.points.device), b.keys, None, memory)
-    if a.d != b.d: raise ValueError(f"`x` has {b.d} dimensions, and the metric has seen points of {a.d}")
+    if not b.d:
+        return a
+    if not a.d:
+        return b._replace(sums=b.sums.clone())
+    if a.whole and not b.whole:
+        a, b = b._replace(sums=b.sums.clone()), a
+    if b.whole:
+        return take_in(a, b.points, torch.arange(len(b.points), device=b.points.device), b.keys, None, memory)
+    if a.d != b.d:
+        raise ValueError(f"`x` has {b.d} dimensions, and the metric has seen points of {a.d}")
     sums = torch.stack([add_sums_(mine.clone(), theirs) for mine, theirs in zip(a.sums, b.sums.to(a.sums))])
     keys = torch.cat([a.keys, b.keys])
     kept = in_sample(keys, a.d)
@@ -185,7 +198,8 @@ def over_processes(
     most, least, summed, wide = facts.tolist()
     if most not in (0, -least):
         raise ValueError(f"`x` has between {-least} and {most} dimensions on different processes")
-    if not most: return halves
+    if not most:
+        return halves
     points = halves.points if d else halves.points.new_empty(0, most)
     every = torch.cat([part.cpu() for part in gather_all_tensors(halves.keys.to(device), group)])
     kept = in_sample(every, most)
@@ -193,8 +207,10 @@ def over_processes(
     rows = points[mine.to(device)].to(torch.float64 if wide else torch.float32)
     keys = torch.cat([part.cpu() for part in gather_all_tensors(halves.keys[mine].to(device), group)])
     rows = torch.cat(gather_all_tensors(rows, group))
-    if kept.all() and not summed: return Halves(halves.sums, rows, keys)
-    if halves.whole: _check_size(most, most, memory)
+    if kept.all() and not summed:
+        return Halves(halves.sums, rows, keys)
+    if halves.whole:
+        _check_size(most, most, memory)
     sums = sums_of_halves(halves._replace(points=points))
     return Halves(merged_over_processes(sums, group), rows, keys)
 
@@ -232,10 +248,12 @@ def fold(
 )->Tensor:         # (n, r); the points themselves for r ≥ d
     "Coordinates added with random signs in bags."
     n, d = points.shape
-    if r >= d: return points
+    if r >= d:
+        return points
     found = points.new_zeros(n, r, dtype=working_dtype(points))
     signs, bags = (2*half_of(keys_of(np.arange(d))) - 1).to(found), bags_of(d, r).to(points.device)
-    for part, rows in zip(found.split(rows_at_once), points.split(rows_at_once)): part.index_add_(1, bags, rows*signs)
+    for part, rows in zip(found.split(rows_at_once), points.split(rows_at_once)):
+        part.index_add_(1, bags, rows*signs)
     return found
 
 
@@ -269,34 +287,41 @@ class Total:
         inverse:Tensor|None=None, # (N,) from `directions_of`; None: computed here
     )->None:
         "Take in a unit."
-        if not len(index): return
+        if not len(index):
+            return
         self._check_dimensions(points.shape[1])
-        if inverse is None: inverse = directions_of(points, index)
+        if inverse is None:
+            inverse = directions_of(points, index)
         last = 2**63 - 1 if self.whole else self.keys.max() if len(self.keys) else -1
         near = (keys <= last).nonzero()[:, 0]    # what is not in the sample now will never be
         every = torch.cat([self.keys, keys[near]])
         kept = self._in_sample(every)
-        if self.whole and not kept.all(): self._open(points.device)
+        if self.whole and not kept.all():
+            self._open(points.device)
         if not self.whole:
             self._sum(points, index, keys, inverse)
             kept = in_sample(every, self.r)
         old, new = kept.split([len(self.keys), len(near)])
         rows = points.index_select(0, index[near[new].to(index.device)])    # in their own precision
-        if not self.whole: rows = fold(rows, self.r)
+        if not self.whole:
+            rows = fold(rows, self.r)
         self.points = torch.cat([self.points[old.to(self.points.device)].to(rows.device), rows])
         self.keys, self.places = every[kept], torch.cat([self.places[old], (unit << 24) + near[new]])
 
     def join(self, other:"Total")->None:
         "Take in what another one has seen."
-        if not other.d: return
-        if not self.d: self.memory = other.memory
+        if not other.d:
+            return
+        if not self.d:
+            self.memory = other.memory
         self._check_dimensions(other.d)
         if self.r != other.r:
             raise ValueError(f"points are folded onto {self.r:,} coordinates here and {other.r:,} there: give one "
                              "`memory` to all parts")
         every = torch.cat([self.keys, other.keys])
         device, points = other.points.device if self.sums is None else self.sums.device, other.points
-        if self.whole and not (other.whole and self._in_sample(every).all()): self._open(device)
+        if self.whole and not (other.whole and self._in_sample(every).all()):
+            self._open(device)
         if not self.whole and other.whole:
             self._sum_units(points, other.keys, other.places)
             points = fold(points, self.r)
@@ -310,7 +335,8 @@ class Total:
         "Move everything."
         self.points = self.points.to(device)
         for name in ("sums", "rounding", "lines"):
-            if (part := getattr(self, name)) is not None: setattr(self, name, part.to(device))
+            if (part := getattr(self, name)) is not None:
+                setattr(self, name, part.to(device))
         return self
 
     def halves(self)->Halves:
@@ -325,15 +351,18 @@ class Total:
         order, device = self.places.argsort(stable=True), self.points.device
         where = device if has_float64(device) else "cpu"    # of the sums
         points, keys = self.points[order.to(device)].to(where), self.keys[order]
-        if self.whole: return no_halves(where)._replace(points=points, keys=keys)
+        if self.whole:
+            return no_halves(where)._replace(points=points, keys=keys)
         sums, origin = unpacked(self.sums.sum(0)), self.origin
         parts_of(sums).rounding[:, 0] = self.rounding
         return Halves(_about_mean_(sums, origin if origin is None else fold(origin[None], self.r)[0]), points, keys)
 
     def _check_dimensions(self, d:int)->None:
         "Note the dimensions, or an error if others have been seen."
-        if self.d not in (0, d): raise ValueError(f"`x` has {d} dimensions, and the metric has seen points of {self.d}")
-        if self.d: return
+        if self.d not in (0, d):
+            raise ValueError(f"`x` has {d} dimensions, and the metric has seen points of {self.d}")
+        if self.d:
+            return
         self.d, self.r = d, d if _size_of(d) <= self.memory else min(d, self.onto)
         self.points = self.points.new_empty(0, d)
 
@@ -348,7 +377,8 @@ class Total:
         _check_size(r, self.d, self.memory)
         self.sums = torch.zeros(2, r + 4, r + 1, dtype=torch.float64, device=where)
         self.rounding = self.sums.new_zeros(2)
-        if self.folded: self.lines = self.sums.new_zeros(2, 6, self.d)
+        if self.folded:
+            self.lines = self.sums.new_zeros(2, 6, self.d)
         self._sum_units(self.points, self.keys, self.places)
         self.points = fold(self.points, r)
 
@@ -357,7 +387,8 @@ class Total:
         order = places.argsort(stable=True)
         for rows in order.tensor_split((places[order] >> 24).diff().nonzero()[:, 0] + 1):
             unit, index = points[rows.to(points.device)], torch.arange(len(rows), device=points.device)
-            if len(rows): self._sum(unit, index, keys[rows], directions_of(unit, index))
+            if len(rows):
+                self._sum(unit, index, keys[rows], directions_of(unit, index))
 
     def _sum(self, points:Tensor, index:Tensor, keys:Tensor, inverse:Tensor)->None:
         "Add the sums of a unit."
@@ -367,22 +398,26 @@ class Total:
             lines = [_lines_of(points, index[halves == half], inverse, origin, self.sums) for half in (0, 1)]
             lines = torch.cat(lines)[None]
             points = fold(points, self.r)
-            if origin is not None: origin = fold(origin[None], self.r)[0]
+            if origin is not None:
+                origin = fold(origin[None], self.r)[0]
         part = _add_halves_(_new_sums(self.r, self.sums.device, math.inf), points, index, keys, inverse)
         self._add(packed(_about_origin_(part, origin))[None], parts_of(part).rounding[:, 0], lines)
 
     def _add(self, sums:Tensor, rounding:Tensor, lines:Tensor|None)->None: # (1 or 2, …), as of `_add_exactly_`; (2,)
         "Add packed sums."
         _add_exactly_(self.sums, sums)
-        if lines is not None: _add_exactly_(self.lines, lines.to(self.lines.device))
+        if lines is not None:
+            _add_exactly_(self.lines, lines.to(self.lines.device))
         self.rounding = torch.maximum(self.rounding, rounding.to(self.sums.device))
 
 
 def _about_origin_(sums:Tensor, origin:Tensor|None)->Tensor: # (2, d+2, d+1), changed in place
     "Sums about means as sums about the origin, which can be added."
     count, mean, *_, products = parts_of(sums)
-    if origin is not None: mean -= origin.to(mean)
-    for n, m, total in zip(count, mean, products): total.addr_(m, m*n)
+    if origin is not None:
+        mean -= origin.to(mean)
+    for n, m, total in zip(count, mean, products):
+        total.addr_(m, m*n)
     mean *= count[:, None]
     return sums
 
@@ -391,8 +426,10 @@ def _about_mean_(sums:Tensor, origin:Tensor|None)->Tensor: # (2, d+2, d+1), chan
     "The way back."
     count, mean, *_, products = parts_of(sums)
     mean /= count.clamp(min=1)[:, None]
-    for n, m, total in zip(count, mean, products): total.addr_(m, m*n, alpha=-1)
-    if origin is not None: mean += origin.to(mean)*(count > 0)[:, None]
+    for n, m, total in zip(count, mean, products):
+        total.addr_(m, m*n, alpha=-1)
+    if origin is not None:
+        mean += origin.to(mean)*(count > 0)[:, None]
     return sums
 
 
@@ -402,7 +439,8 @@ def _add_exactly_(total:Tensor, part:Tensor)->None: # (2, …) high and low digi
         more = high + digits[0]
         grown = more - high
         low += (high - (more - grown)).add_(digits[0] - grown)
-        for rest in digits[1:]: low += rest
+        for rest in digits[1:]:
+            low += rest
         high.copy_(more)
 
 
@@ -412,7 +450,8 @@ def _lines_of(points:Tensor, index:Tensor, inverse:Tensor, origin:Tensor|None, l
     for chosen in index.split(256):
         rows = points.index_select(0, chosen).to(like)
         lines[2] += inverse[chosen].to(like) @ rows
-        if origin is not None: rows -= origin.to(like)
+        if origin is not None:
+            rows -= origin.to(like)
         lines[0] += rows.sum(0)
         lines[1] += rows.square().sum(0)
     return lines
@@ -509,8 +548,10 @@ def cloud_of(
     halves:Halves|Total, # what was seen
 )->Cloud:
     "What was seen, ready to be measured."
-    if isinstance(halves, Total) and halves.folded and not halves.whole: return _folded_cloud(halves)
-    if isinstance(halves, Total): halves = halves.halves()
+    if isinstance(halves, Total) and halves.folded and not halves.whole:
+        return _folded_cloud(halves)
+    if isinstance(halves, Total):
+        halves = halves.halves()
     device = halves.sums.device
     keys, sentences = halves.keys.unique(return_inverse=True)
     points, place = halves.points.to(halves.sums), None
@@ -523,7 +564,8 @@ def cloud_of(
         inverse = directions_of(halves.points, torch.arange(n, device=device))
         sums = _add_halves_(points.new_zeros(2, n+3, n+2), points, torch.arange(n, device=device), halves.keys, inverse)
         sums[:, 1, 1:] = place[0].abs().max()*torch.finfo(inverse.dtype).eps
-    else: sums = sums_of_halves(halves)
+    else:
+        sums = sums_of_halves(halves)
     return Cloud(sums, points, sentences.to(device), keys, d, halves.whole, place)
 
 
@@ -546,7 +588,8 @@ def product_of(
 )->Traces:       # tr(AB) and tr(A) tr(B) of all coordinates
     "What scores are made of, also of points that are folded."
     x, y = a.diagonal(), b.diagonal()
-    if not cloud.folded: return Traces((a*b).sum(), x.sum()*y.sum())
+    if not cloud.folded:
+        return Traces((a*b).sum(), x.sum()*y.sum())
     (u, within_u), (v, within_v) = (_variances(z, cloud, of) for z, of in zip((x, y), halves))
     within = (x - within_u)*(y - within_v)/2
     return Traces((a*b).sum() - (x*y).sum() + within.sum() + (u*v).sum(), u.sum()*v.sum())
@@ -587,7 +630,8 @@ def unbiased_of(
 )->tuple[Tensor,Tensor]:    # () score, unclipped, NaN for fewer than 4 sentences; () error, NaN for fewer than 5
     "Unbiased IsoScore from distinct sentences."
     nan = cloud.sums.new_tensor(math.nan)
-    if len(cloud.keys) < 4: return nan, nan
+    if len(cloud.keys) < 4:
+        return nan, nan
     if cloud.whole:
         rows = RowSums(cloud.points, cloud.sentences)
         traces, rounding = rows.traces(), rows.rounding()
@@ -642,13 +686,15 @@ def measures_of(
     by:str="magnitude",             # what is compared: "magnitude", "mean" or "variance"
 )->Estimates:                        # errors are NaN for fewer than 5 sentences
     "Every measure that needs no second pass, with its standard error."
-    if not halves.count: raise ValueError("measuring needs n ≥ 2 points, and 0 were seen")
+    if not halves.count:
+        raise ValueError("measuring needs n ≥ 2 points, and 0 were seen")
     cloud = cloud_of(halves)
     total, d, lengths = cloud.total, cloud.d, cloud.lengths
     sums, n = parts_of(total), int(total[0, 0])
     place = cloud.place or Place(sums.mean, sums.scatter.diagonal())
     cov = covariance_of(total, place.spread)
-    if cloud.folded: about_mean = about_origin = _folded_spectrum(cov, cloud, ks)
+    if cloud.folded:
+        about_mean = about_origin = _folded_spectrum(cov, cloud, ks)
     else:
         second = (sums.scatter + n*torch.outer(sums.mean, sums.mean))/n
         about_mean, about_origin = spectrum_of(cov, n-1, max(n, d), ks), spectrum_of(second, n, max(n, d), ks)
@@ -670,7 +716,8 @@ def measures_of(
         share = folding_error(cov)/product_of(cov, cov, cloud).squared
         errors["participation_ratio"] = torch.hypot(errors["participation_ratio"], dims*share)
         errors["isoscore"] = errors["participation_ratio"]/(d - 1)
-    if sums.zeros: errors["mean_cosine"] *= math.nan
+    if sums.zeros:
+        errors["mean_cosine"] *= math.nan
     values["isoscore_unbiased"], errors["isoscore_unbiased"] = unbiased_of(cloud, errors["isoscore"])
     found["isoscore_unbiased"] = found["isoscore"]*(errors["isoscore_unbiased"]/errors["isoscore"])
     for name in corrected:

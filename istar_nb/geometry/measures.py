@@ -51,9 +51,11 @@ class OuterProducts(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad:Tensor):
         x, middle = ctx.saved_tensors
-        if ctx.center and torch.is_grad_enabled(): middle = x.mean(0, dtype=middle.dtype)    # to be differentiated too
+        if ctx.center and torch.is_grad_enabled():
+            middle = x.mean(0, dtype=middle.dtype)    # to be differentiated too
         both, out = (grad + grad.T)/ctx.largest, torch.empty_like(x)
-        for rows, centred in centred_chunks(x, middle, ctx.largest): out[rows] = (centred @ both).to(x.dtype)
+        for rows, centred in centred_chunks(x, middle, ctx.largest):
+            out[rows] = (centred @ both).to(x.dtype)
         return out, None
 
 # %% ../../nbs/geometry/04_measures.ipynb #3fd72324
@@ -64,8 +66,10 @@ def _check_sum(
     center:bool,  # whether the mean was removed
 )->None:
     "An error if there is nothing to take shares of."
-    if center: check_spread(spread, largest, working_dtype(x))
-    elif largest == 0: raise ValueError("`x` is zero everywhere: it has no spectrum")
+    if center:
+        check_spread(spread, largest, working_dtype(x))
+    elif largest == 0:
+        raise ValueError("`x` is zero everywhere: it has no spectrum")
 
 # %% ../../nbs/geometry/04_measures.ipynb #5b314438
 def _gram(
@@ -75,7 +79,8 @@ def _gram(
     "Inner products of points divided by their largest magnitude."
     largest = magnitude(x.detach())
     rows = x.to(scalar_dtype(x))/(largest or 1.)
-    if center: rows = rows - rows.mean(0)
+    if center:
+        rows = rows - rows.mean(0)
     _check_sum(rows.detach().abs().max().item()*largest, largest, x, center)
     return rows @ rows.T
 
@@ -201,7 +206,8 @@ def check_outliers(
 )->None:
     "An error unless outlier dimensions can be found in this way."
     known = ("magnitude", "mean", "variance")
-    if by not in known: raise ValueError(f"`by` must be one of {known}, not {by!r}")
+    if by not in known:
+        raise ValueError(f"`by` must be one of {known}, not {by!r}")
     check_number("n_sigma", n_sigma, "(0, inf)")
 
 

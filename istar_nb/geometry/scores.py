@@ -59,7 +59,8 @@ def check_count(
     of:str="token", # what is counted, in the singular
 )->None:
     "An error if there are too few; the number is that of the global batch, so that every process agrees."
-    if count >= needed: return
+    if count >= needed:
+        return
     error = TooFew if count > 0 else ValueError
     raise error(f"`mask` selects {round(count)} {of}{'s'*(count != 1)}, and at least {needed} are needed")
 
@@ -79,9 +80,11 @@ def check_facts(
     "An error if points have no score, the same on every process."
     count, largest, spread, square = Facts(*facts)
     check_count(count)
-    for value in (largest, spread): check_finite(value)
+    for value in (largest, spread):
+        check_finite(value)
     check_spread(spread, largest, dtype)
-    if torch.finfo(dtype).tiny <= square < math.inf: return
+    if torch.finfo(dtype).tiny <= square < math.inf:
+        return
     if 1e-15 < spread < 1e15:    # the covariance that is mixed in is not finite, or all there is
         check_finite(square, "cov_ref")
         raise ValueError("`cov_ref` is zero, and `zeta` leaves nothing of the points")
@@ -105,11 +108,13 @@ def pooled_mean(
     wide, d = scalar_dtype(clouds[0]), clouds[0].shape[-1]
     sums, largest = clouds[0].new_zeros(d+1, dtype=wide), clouds[0].new_zeros((), dtype=dtype)
     for cloud in clouds:
-        if not len(rows := _selected(cloud, index)): continue
+        if not len(rows := _selected(cloud, index)):
+            continue
         sums[0] += len(rows)
         sums[1:] += rows.mean(0, dtype=dtype).to(wide)*len(rows)
         largest = torch.maximum(largest, peak(rows).to(dtype))
-    if group is not None: dist.all_reduce(sums, group=group)
+    if group is not None:
+        dist.all_reduce(sums, group=group)
     return sums[0], (sums[1:]/sums[0]).to(dtype), largest
 
 # %% ../../nbs/geometry/01_scores.ipynb #3c3ddedc
@@ -123,7 +128,8 @@ def pooled_covariance(
     d, scale = len(mean), unit_of(largest)
     total, drift, spread = mean.new_zeros(d, d), mean.new_zeros(d), mean.new_zeros(())
     for cloud in clouds:
-        if not len(rows := _selected(cloud, index)): continue
+        if not len(rows := _selected(cloud, index)):
+            continue
         part = scatter(rows, mean, scale)
         total.add_(part.products)
         drift.add_(part.drift)
@@ -182,7 +188,8 @@ class PooledIsoScore(torch.autograd.Function):
                 *clouds:Tensor)->tuple[Tensor,Tensor]:
         with torch.autocast(clouds[0].device.type, enabled=False):
             cov, mean, drift, facts = pooled_covariance(clouds, index, group)
-            if cov_ref is not None: cov.lerp_(cov_ref.to(cov), zeta.to(cov) if isinstance(zeta, Tensor) else zeta)
+            if cov_ref is not None:
+                cov.lerp_(cov_ref.to(cov), zeta.to(cov) if isinstance(zeta, Tensor) else zeta)
             largest = peak(cov)
             score, G = _ratio_and_gradient(cov.div_(unit_of(largest)))
             root = unit_of(largest).sqrt()
@@ -197,7 +204,8 @@ class PooledIsoScore(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad:Tensor, _)->tuple[Tensor|None,...]:
         mean, drift, G, *clouds = ctx.saved_tensors
-        if torch.is_grad_enabled(): return None, None, None, None, *_again(ctx, grad, clouds)
+        if torch.is_grad_enabled():
+            return None, None, None, None, *_again(ctx, grad, clouds)
         with torch.autocast(mean.device.type, enabled=False), products_in(ctx.format, mean.device):
             G = G*(grad*ctx.factor)
             shift = -drift @ G
@@ -218,7 +226,8 @@ def reference_of(
     cov_ref:Tensor|None, # (d, d) covariance
 )->Reference|None:       # None for None
     "Σ_S with its numbers, left on the device; nothing of its size is made."
-    if cov_ref is None: return None
+    if cov_ref is None:
+        return None
     cov = check_shape(cov_ref, name="cov_ref").detach()
     wide = scalar_dtype(cov)
     unit = unit_of(largest := peak(cov))
@@ -263,7 +272,8 @@ class GramIsoScore(torch.autograd.Function):
                 alpha, trace, square, Y, facts[3] = _shrunk(rows, size, trace, square, reference, zeta)
             score, of_trace, of_square = _ratio_slopes(trace, square, d)
             K.mul_((alpha*of_square).to(K.dtype)).diagonal().add_(of_trace.to(K.dtype))
-            if Y is not None: Y.mul_(of_square.to(Y.dtype))
+            if Y is not None:
+                Y.mul_(of_square.to(Y.dtype))
             ctx.factor, ctx.index = (2*alpha/(d-1)).to(size)/size, None
             ctx.constants = (None if reference is None else reference.cov, zeta, None)
             ctx.format = product_format(x.device)
@@ -274,7 +284,8 @@ class GramIsoScore(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad:Tensor, _)->tuple[None,None,Tensor]:
         x, rows, K, Y = ctx.saved_tensors
-        if torch.is_grad_enabled(): return None, None, _again(ctx, grad, [x])[0]
+        if torch.is_grad_enabled():
+            return None, None, _again(ctx, grad, [x])[0]
         with torch.autocast(x.device.type, enabled=False), products_in(ctx.format, x.device):
             out = K @ rows if Y is None else torch.addmm(Y, K, rows)
             return None, None, out.mul_(grad*ctx.factor).to(x.dtype)
@@ -296,10 +307,13 @@ def isoscore_star(
 )->Tensor:                    # () in [0, 1], 1 is isotropic; float32 (float64 for float64 `x`); differentiable in `x`
     "IsoScore* of `x` (Rudman & Eickhoff 2024, Algorithm 1) in closed form."
     x, zeta = as_points(x), check_zeta(zeta)
-    if zeta > 0 and cov_ref is None: raise ValueError(f"`cov_ref` is needed when `zeta` is above 0 (it is {zeta})")
+    if zeta > 0 and cov_ref is None:
+        raise ValueError(f"`cov_ref` is needed when `zeta` is above 0 (it is {zeta})")
     cov_ref = check_covariance(cov_ref, x.shape[1], "cov_ref").detach() if zeta > 0 else None
-    if few_points(*x.shape, zeta > 0): score, facts = GramIsoScore.apply(reference_of(cov_ref), zeta, x)
-    else: score, facts = PooledIsoScore.apply(cov_ref, zeta, None, None, x)
+    if few_points(*x.shape, zeta > 0):
+        score, facts = GramIsoScore.apply(reference_of(cov_ref), zeta, x)
+    else:
+        score, facts = PooledIsoScore.apply(cov_ref, zeta, None, None, x)
     check_facts(facts.tolist(), score.dtype)
     return score
 

@@ -29,7 +29,8 @@ def over_distinct(
 )->Tensor:                           # (…), or (G, …) without each group
     "Σ over tuples of distinct groups of the product of one factor of each."
     *rest, last = factors
-    if not rest: return total(last)
+    if not rest:
+        return total(last)
     equal = (over_distinct(total, *rest[:j], one*last, *rest[j+1:]) for j, one in enumerate(rest))
     return total(last)*over_distinct(total, *rest) - sum(equal)
 
@@ -45,7 +46,8 @@ def estimate(
 )->Jackknifed:
     "A ratio of sums over groups, and its jackknife error."
     value = formula(over_all)
-    with torch.no_grad(): return Jackknifed(value, jackknife_error(formula(_over_others)))
+    with torch.no_grad():
+        return Jackknifed(value, jackknife_error(formula(_over_others)))
 
 # %% ../../nbs/geometry/09_second_moments.ipynb #ec4acdd8
 def pair_mean(
@@ -105,7 +107,8 @@ def row_sums(
     "What the members are computed from, in float64; an error for fewer sentences than a standard error needs."
     x = as_points(x, min_points=5)
     rows = RowSums(x.to(scalar_dtype(x)), sentences)
-    if len(rows.s) < 5: raise ValueError(f"`sentences` must be at least 5 different, and there are {len(rows.s)}")
+    if len(rows.s) < 5:
+        raise ValueError(f"`sentences` must be at least 5 different, and there are {len(rows.s)}")
     return rows
 
 
@@ -152,11 +155,13 @@ def class_variances(
 )->dict[str,Jackknifed]:   # "between": half the mean squared distance of two means; "within"; "share" of between
     "Variance between and within classes, over pairs of points of distinct sentences."
     rows = row_sums(x, sentences)
-    if not isinstance(classes, Tensor): classes = torch.from_numpy(np.unique(classes, return_inverse=True)[1])
+    if not isinstance(classes, Tensor):
+        classes = torch.from_numpy(np.unique(classes, return_inverse=True)[1])
     classes = classes.to(rows.x.device)
     if classes.shape != (len(rows.x),):
         raise ValueError(f"`classes` must be ({len(rows.x)},), one a row, but has shape {tuple(classes.shape)}")
-    if len(kinds := classes.unique()) < 2: raise ValueError("`classes` must have at least two different, and has one")
+    if len(kinds := classes.unique()) < 2:
+        raise ValueError("`classes` must have at least two different, and has one")
     masks = [(classes == kind).to(rows.x) for kind in kinds]
     def pairs(total, mask):    # half the squared distances, and how many
         each = mask, rows.x*mask[:, None], rows.x.square().sum(1)*mask
@@ -231,7 +236,8 @@ def cka_with_error(
 )->Jackknifed:             # about 0 for clouds that have nothing in common, and so also below it
     "Debiased linear CKA (Kornblith et al. 2019, with Song et al.'s HSIC), with its error by leaving out a sentence."
     x, y = _pair(x, y)
-    if sentences is None: xy, xx, yy = (hsic_of_rows(*pair) for pair in ((x, y), (x, x), (y, y)))
+    if sentences is None:
+        xy, xx, yy = (hsic_of_rows(*pair) for pair in ((x, y), (x, x), (y, y)))
     else:
         sums = [row_sums(part, sentences) for part in (torch.cat([x, y], 1), x, y)]
         zz, xx, yy = (Left(rows.traces().squared, rows.traces_without_each().squared) for rows in sums)
@@ -248,7 +254,8 @@ def cka(
 )->Tensor:                # () at most 1; float32 (float64 for float64 `x`); differentiable
     "Linear CKA of the states of two models (Kornblith et al. 2019), debiased."
     dtype = working_dtype(as_points(x))
-    if debiased: return cka_with_error(x, y, sentences).value.to(dtype)
+    if debiased:
+        return cka_with_error(x, y, sentences).value.to(dtype)
     x, y = _pair(x, y)
     return ((x.T @ y).square().sum()/((x.T @ x).norm()*(y.T @ y).norm())).to(dtype)
 
@@ -259,15 +266,19 @@ def cka_of_layers(
 )->Jackknifed:                        # (L, M) each; NaN for a layer whose points are all the same
     "Debiased CKA of every layer of one model with every layer of another, with errors."
     counts = {len(layer) for layer in (*xs, *ys)}
-    if len(counts) > 1: raise ValueError(f"`ys` must have the points of `xs`: layers have {sorted(counts)}")
+    if len(counts) > 1:
+        raise ValueError(f"`ys` must have the points of `xs`: layers have {sorted(counts)}")
     def even(layer):
-        try: rows = _even(layer, "xs")
+        try:
+            rows = _even(layer, "xs")
         except ValueError as e:
-            if "zero variance" in str(e): return None
+            if "zero variance" in str(e):
+                return None
             raise
         return rows, hsic_of_rows(rows, rows)
     def one(a, b):
-        if a is None or b is None: return torch.full((2,), torch.nan, dtype=torch.float64)
+        if a is None or b is None:
+            return torch.full((2,), torch.nan, dtype=torch.float64)
         found = _cka_of(hsic_of_rows(a[0], b[0]), a[1], b[1], a[0].shape[1], b[0].shape[1])
         return torch.stack([found.value, jackknife_error(found.without)]).cpu()
     seconds = list(map(even, ys))

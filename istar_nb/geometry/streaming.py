@@ -38,7 +38,8 @@ def counted(
     causal:bool=False,     # whether "cls" is the last real token of a sentence and not the first
 )->Tensor:                 # (n,) or (B, T) bool
     "Which points of `x` count."
-    if mask is None: mask = torch.ones(x.shape[:-1], dtype=torch.bool, device=x.device)
+    if mask is None:
+        mask = torch.ones(x.shape[:-1], dtype=torch.bool, device=x.device)
     mask, wanted = torch.as_tensor(mask, device=x.device), tuple(x.shape[:-1])
     if mask.shape != wanted:
         raise ValueError(f"`mask` must be {wanted} for `x` of shape {tuple(x.shape)}, "
@@ -65,9 +66,12 @@ def points_of(
 # %% ../../nbs/geometry/07_streaming.ipynb #f3cd3e4f
 def machine_memory()->float: # GB; infinite where it is not known
     "The memory of this machine, or of the container that this process runs in."
-    try: size = os.sysconf("SC_PAGE_SIZE")*os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError): return math.inf    # Windows
-    with suppress(OSError, ValueError): size = min(size, int(Path("/sys/fs/cgroup/memory.max").read_text("ascii")))
+    try:
+        size = os.sysconf("SC_PAGE_SIZE")*os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return math.inf    # Windows
+    with suppress(OSError, ValueError):
+        size = min(size, int(Path("/sys/fs/cgroup/memory.max").read_text("ascii")))
     return size/1e9
 
 
@@ -141,7 +145,8 @@ class StreamingMetric(Metric):
         self.dimensions = None if d is None else check_number("d", d, "[2, inf)", whole=True)
         self.tokens, self.causal = check_tokens(tokens), bool(causal)
         self.memory = allowed_memory(memory, 1/3)    # computing takes as much twice more
-        for name, state in no_halves()._asdict().items(): self.add_state(name, state, persistent=True)
+        for name, state in no_halves()._asdict().items():
+            self.add_state(name, state, persistent=True)
         self.add_state("numbered", torch.tensor(0), persistent=True)    # sentences that came without a number
         # without it, a collection would take metrics of other tokens for one as long as nothing is padding
         self.add_state("choice", torch.tensor(2*TOKENS.index(tokens) + self.causal), dist_reduce_fx="max")
@@ -171,7 +176,8 @@ class StreamingMetric(Metric):
                 raise ValueError(f"`x` has {d} dimensions, and the metric has seen points of {known}")
             own = self.halves._replace(sums=self.sums.clone()) if self.sums.is_inference() else self.halves
             self.halves = take_in(own, batch.points, batch.index, batch.keys, batch.inverse, self.memory)
-            if sentences is None: self.numbered = torch.tensor(before + batch.rows)
+            if sentences is None:
+                self.numbered = torch.tensor(before + batch.rows)
 
     def forward(self, *args:Any, **kwargs:Any)->Any: # of `update`
         "Take in a batch and return its value alone; an error if it has none, such as a single point, but it is kept."
@@ -197,7 +203,8 @@ class StreamingMetric(Metric):
         others, theirs = Halves(state["sums"], state["points"], state["keys"]), int(state.get("numbered", 0))
         if self.d and others.d not in (0, self.d):
             raise ValueError(f"`incoming_state` has {others.d} dimensions, and the metric has seen points of {self.d}")
-        if self.numbered and theirs: others = others._replace(keys=told_apart(others.keys, int(self.numbered)))
+        if self.numbered and theirs:
+            others = others._replace(keys=told_apart(others.keys, int(self.numbered)))
         self.halves, self.numbered = joined_halves(self.halves, others, self.memory), self.numbered + theirs
         self._computed = None
 
@@ -224,16 +231,19 @@ class StreamingMetric(Metric):
         "Processes exchange sums by all-reduce, and the sample; torchmetrics has put the states away before."
         group = process_group or self.process_group
         own = self.halves
-        if self.numbered: own = own._replace(keys=told_apart(own.keys, torch.distributed.get_rank(group)))
+        if self.numbered:
+            own = own._replace(keys=told_apart(own.keys, torch.distributed.get_rank(group)))
         self.halves = over_processes(own, group, self.memory)
 
     @contextmanager
     def sync_context(self, *args, **kwargs)->Iterator[None]:
         "As in torchmetrics, but an error while computing leaves the metric as it was before."
         try:
-            with super().sync_context(*args, **kwargs): yield
+            with super().sync_context(*args, **kwargs):
+                yield
         except Exception:
-            if self._is_synced: self.unsync()
+            if self._is_synced:
+                self.unsync()
             raise
 
 # %% ../../nbs/geometry/07_streaming.ipynb #050659b4
@@ -251,15 +261,18 @@ class IsoScoreMetric(StreamingMetric):
         **options,                # of `torchmetrics.Metric`
     ):
         super().__init__(d, tokens, causal, memory, **options)
-        if cov_ref is not None: cov_ref = check_covariance(cov_ref, d, "cov_ref").detach()
-        elif zeta: shrink(torch.eye(2), None, zeta)    # an error: there is nothing to shrink to
+        if cov_ref is not None:
+            cov_ref = check_covariance(cov_ref, d, "cov_ref").detach()
+        elif zeta:
+            shrink(torch.eye(2), None, zeta)    # an error: there is nothing to shrink to
         self.zeta = check_zeta(zeta)
         self.register_buffer("cov_ref", cov_ref)
 
     def compute(self)->Tensor: # () float32 in [0, 1], 1 is isotropic
         "The score of all points that all processes have seen."
         halves = self.halves
-        if halves.whole and halves.count: return isoscore_star(halves.points.double(), self.cov_ref, self.zeta).float()
+        if halves.whole and halves.count:
+            return isoscore_star(halves.points.double(), self.cov_ref, self.zeta).float()
         return isoscore_from_cov(shrink(self.covariance(), self.cov_ref, self.zeta)).float()
 
     def plot(self, val:Any=None, ax:Any=None)->tuple:

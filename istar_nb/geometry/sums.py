@@ -75,8 +75,10 @@ def inverse_norms(
     dtype = norms.dtype
     if not (1e-15 < low and high < 1e15):    # squares may vanish or overflow, unless they are wider
         norms = torch.linalg.vector_norm(points, dim=1, dtype=scalar_dtype(points))
-        if not math.isfinite(high) and not norms[index].isfinite().all(): magnitude(points[index])
-        if not 1e-15 < high < 1e15: dtype = norms.dtype
+        if not math.isfinite(high) and not norms[index].isfinite().all():
+            magnitude(points[index])
+        if not 1e-15 < high < 1e15:
+            dtype = norms.dtype
     return torch.where(norms > torch.finfo(dtype).tiny, norms.reciprocal(), 0.).to(dtype)
 
 # %% ../../nbs/geometry/05_sums.ipynb #7a8fbc4e
@@ -107,7 +109,8 @@ def merged(parts:Tensor)->Tensor: # (W, K, d+2, d+1) of W sets of points in K gr
     "The sums of all sets together, group by group."
     total = parts[0].clone()
     for part in parts[1:]:
-        for group, more in zip(total, part): add_sums_(group, more)
+        for group, more in zip(total, part):
+            add_sums_(group, more)
     return total
 
 # %% ../../nbs/geometry/05_sums.ipynb #c61fc1e0
@@ -121,7 +124,8 @@ def merged_over_processes(
     dist.all_reduce(rounding := own.rounding.clone(), dist.ReduceOp.MAX, group=group)
     found = moments_over_processes(own.count, own.mean, own.scatter, others, group)
     kept = own.rounding, own.count, own.mean, own.scatter, others
-    for part, value in zip(kept, (rounding, *found)): part.copy_(value)
+    for part, value in zip(kept, (rounding, *found)):
+        part.copy_(value)
     return sums
 
 # %% ../../nbs/geometry/05_sums.ipynb #90592147
@@ -133,7 +137,8 @@ def covariance_of(
     sums = parts_of(total)
     count = round(sums.count.item())
     spread = sums.scatter.diagonal() if spread is None else spread
-    if count < 2: raise ValueError(f"measuring needs n ≥ 2 points, and {count} {'was' if count == 1 else 'were'} seen")
+    if count < 2:
+        raise ValueError(f"measuring needs n ≥ 2 points, and {count} {'was' if count == 1 else 'were'} seen")
     if not sums.scatter.diagonal().isfinite().all():
         raise ValueError("the points seen are so large that their squares are out of range")
     if (spread.max()/(count-1)).sqrt() <= sums.rounding:

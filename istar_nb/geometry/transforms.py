@@ -26,8 +26,10 @@ from ..base.covariance import Moments
 # %% ../../nbs/geometry/11_transforms.ipynb #29339b27
 def _unmasked(X)->object:
     "`X` as scikit-learn can read it, or an error for masked entries."
-    if np.ma.is_masked(X): raise TypeError("`X` has masked entries: leave out the rows that have them")
-    if not isinstance(X, Tensor): return X
+    if np.ma.is_masked(X):
+        raise TypeError("`X` has masked entries: leave out the rows that have them")
+    if not isinstance(X, Tensor):
+        return X
     return X.detach().float() if X.dtype is torch.bfloat16 else X.detach()    # NumPy has none
 
 
@@ -75,10 +77,12 @@ class SavedTransform(TransformerMixin, BaseEstimator):
         with safe_open(path, "numpy") as file:
             about = file.metadata() or {}
             kind = about.get("transform", "no transform")
-            if kind != cls.__name__: raise ValueError(f"`path` {path} must hold {cls.__name__}, and holds {kind}")
+            if kind != cls.__name__:
+                raise ValueError(f"`path` {path} must hold {cls.__name__}, and holds {kind}")
             found, rest = cls(), json.loads(about["rest"])
             vars(found).update({name: file.get_tensor(name) for name in file.keys()})
-        if (names := rest.pop("names")) is not None: found.feature_names_in_ = np.array(names, dtype=object)
+        if (names := rest.pop("names")) is not None:
+            found.feature_names_in_ = np.array(names, dtype=object)
         vars(found).update(rest)
         return found
 
@@ -145,7 +149,8 @@ class MomentTransformer(SavedTransform):
             raise ValueError("`partial_fit` goes on from sums that a file of `save` does not hold: fit another one")
         X = checked(self, X, reset=not hasattr(self, "moments_"))
         self.check(X.shape[1], True)    # before points are taken in, which would count again after a correction
-        if not hasattr(self, "moments_"): self.moments_, self.rounding_ = Moments(), 0.
+        if not hasattr(self, "moments_"):
+            self.moments_, self.rounding_ = Moments(), 0.
         self.take_in(X)
         self.settle()
         return self
@@ -161,13 +166,16 @@ class Whitening(ClassNamePrefixFeaturesOutMixin, MomentTransformer):
 
     def check(self, d:int, streamed:bool):
         "Errors for settings that mean nothing."
-        if self.method not in ("pca", "zca"): raise ValueError(f"`method` must be 'pca' or 'zca', not {self.method!r}")
-        if not isinstance(self.shrinkage, str): check_number("shrinkage", self.shrinkage, "[0, 1]")
+        if self.method not in ("pca", "zca"):
+            raise ValueError(f"`method` must be 'pca' or 'zca', not {self.method!r}")
+        if not isinstance(self.shrinkage, str):
+            check_number("shrinkage", self.shrinkage, "[0, 1]")
         elif self.shrinkage != "auto":
             raise ValueError(f"`shrinkage` must be a number between 0 and 1 or 'auto', not {self.shrinkage!r}")
         elif streamed:
             raise ValueError("`shrinkage` 'auto' needs all points at once: use `fit`, or give `partial_fit` a number")
-        if self.n_components is not None: check_number("n_components", self.n_components, f"[1, {d}]", whole=True)
+        if self.n_components is not None:
+            check_number("n_components", self.n_components, f"[1, {d}]", whole=True)
 
     def derive(self, moments:Moments, X:np.ndarray|None):
         "Directions, their variances and their scales."
@@ -218,9 +226,11 @@ class Whitening(ClassNamePrefixFeaturesOutMixin, MomentTransformer):
         "The points again; exact but for directions that were dropped."
         check_is_fitted(self, "components_")
         rows, width = check_array(_unmasked(X), dtype=[np.float64, np.float32], input_name="X"), self._n_features_out
-        if rows.shape[1] != width: raise ValueError(f"`X` must be (n, {width}), but has shape {rows.shape}")
+        if rows.shape[1] != width:
+            raise ValueError(f"`X` must be (n, {width}), but has shape {rows.shape}")
         dtype = rows.dtype
-        if self.method == "zca": rows = rows @ self.components_.T
+        if self.method == "zca":
+            rows = rows @ self.components_.T
         return (rows*self.scale_ @ self.components_ + self.mean_).astype(dtype, copy=False)
 
 # %% ../../nbs/geometry/11_transforms.ipynb #74417c9d
@@ -232,7 +242,8 @@ class AllButTheTop(OneToOneFeatureMixin, MomentTransformer):
 
     def check(self, d:int, streamed:bool):
         "An error for directions that are not there."
-        if self.n_directions is not None: check_number("n_directions", self.n_directions, f"[0, {d}]", whole=True)
+        if self.n_directions is not None:
+            check_number("n_directions", self.n_directions, f"[0, {d}]", whole=True)
 
     def derive(self, moments:Moments, X:np.ndarray|None):
         "The directions to remove."

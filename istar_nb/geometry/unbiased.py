@@ -42,7 +42,8 @@ def traces_of(
 )->Traces:
     "The unbiased estimates: averages over the same quadruples of points from distinct groups."
     (n, p2, p3, p4), c = totals.powers, totals.typical
-    if c is None: c = p2/n
+    if c is None:
+        c = p2/n
     alpha, beta, count = (n-2*c)**2 + 2*c**2 - p2, n - 3*c, n**4 - 6*n**2*p2 + 3*p2**2 + 8*n*p3 - 6*p4
     pairs = sum(weight*term for weight, term in zip((alpha, -4*beta, 4, 2), totals.pairs))
     triples = sum(weight*term for weight, term in zip((beta, -1, -1), totals.triples))
@@ -54,7 +55,8 @@ def length_weights(
     typical:Tensor|None,  # () c; None if all are equal
 )->Tensor:                # (G, J) float64: 1, δ_g and δ_g²; only the 1 if all are equal
     "The powers of δ_g = n_g - c."
-    if typical is None: return torch.ones_like(n_g)[:, None]
+    if typical is None:
+        return torch.ones_like(n_g)[:, None]
     return torch.stack([(n_g - typical)**j for j in range(3)], 1)
 
 # %% ../../nbs/geometry/00_unbiased.ipynb #a1c0de02
@@ -76,7 +78,8 @@ def totals_of(
         triples += [2*h[1] - both(1, M, m, 0), 4*h[1] - 2*both(0, M, m, 1)]
     pairs, triples = torch.stack(pairs), torch.stack(triples)
     quadruples = m[0]**2 + 2*(M[0]*M[0]).sum(dtype=wide) - 6*within[0, 4]
-    if vectors is None: return GroupTotals(powers, pairs, triples, quadruples, typical)
+    if vectors is None:
+        return GroupTotals(powers, pairs, triples, quadruples, typical)
     r, w = vectors[0, 0], vectors[3, 0]    # what r adds, which is near zero, to first order
     def along(a, j): return -2*(vectors[1:3, j] @ a)
     more = [along(r, 0)]
@@ -118,16 +121,22 @@ def sentence_numbers(
     sentences:Any, # integers or strings: a tensor, an array, a column of a table, a list
 )->Tensor:         # integers of the same shape
     "Ids of sentences as numbers; an error for ids with gaps, which come as fractions or objects."
-    if not np.ndim(sentences): raise TypeError(f"`sentences` must be a list of ids, one a row, not {sentences!r:.60}")
-    if np.ma.is_masked(sentences): raise TypeError("`sentences` has masked entries: leave out the rows that have them")
+    if not np.ndim(sentences):
+        raise TypeError(f"`sentences` must be a list of ids, one a row, not {sentences!r:.60}")
+    if np.ma.is_masked(sentences):
+        raise TypeError("`sentences` has masked entries: leave out the rows that have them")
     if not isinstance(sentences, Tensor):
         ids = np.asarray(sentences)
         for kind, dtype in ((str, str), (Integral, "int64")):
-            if ids.dtype.kind == "O" and all(isinstance(i, kind) for i in ids.flat): ids = ids.astype(dtype)
-        if ids.dtype.kind == "U": ids = np.unique(ids, return_inverse=True)[1]
-        if ids.dtype.kind not in "iub": raise TypeError(f"`sentences` must be integers or strings, not {ids.dtype}")
+            if ids.dtype.kind == "O" and all(isinstance(i, kind) for i in ids.flat):
+                ids = ids.astype(dtype)
+        if ids.dtype.kind == "U":
+            ids = np.unique(ids, return_inverse=True)[1]
+        if ids.dtype.kind not in "iub":
+            raise TypeError(f"`sentences` must be integers or strings, not {ids.dtype}")
         sentences = torch.from_numpy(ids.astype("int64"))
-    if sentences.is_floating_point(): raise TypeError(f"`sentences` must be integers, not {sentences.dtype}")
+    if sentences.is_floating_point():
+        raise TypeError(f"`sentences` must be integers, not {sentences.dtype}")
     return sentences
 
 
@@ -138,7 +147,8 @@ def _sentence_ids(
     x:Tensor,              # (n, d) points
 )->tuple[Tensor,int]:      # (n,) ids 0…G-1 and G
     "Consecutive sentence numbers; an error for fewer than four sentences."
-    if sentences is None: ids, count = torch.arange(len(x), device=x.device), len(x)
+    if sentences is None:
+        ids, count = torch.arange(len(x), device=x.device), len(x)
     else:
         sentences = sentence_numbers(sentences).to(x.device)
         if sentences.shape != (len(x),):
@@ -146,7 +156,8 @@ def _sentence_ids(
         names, ids = sentences.unique(return_inverse=True)
         count = len(names)
     of = "points" if sentences is None else "sentences"
-    if count < 4: raise ValueError(f"unbiased estimates need 4 independent {of}, and `x` has {count}")
+    if count < 4:
+        raise ValueError(f"unbiased estimates need 4 independent {of}, and `x` has {count}")
     return ids, count
 
 # %% ../../nbs/geometry/00_unbiased.ipynb #a1c0de04
@@ -157,7 +168,8 @@ def _products(
     typical:Tensor|None,      # () c; None if there is one length
 )->Tensor:                    # (J, d, d)
     "ΣB_g δ_gʲ."
-    if typical is None: return (x.T @ x)[None]
+    if typical is None:
+        return (x.T @ x)[None]
     if len(x) < 64*len(counts):
         weights = length_weights(lengths, typical).to(x)
         return torch.stack([(w[:, None]*x).T @ x for w in weights.T])
@@ -200,7 +212,8 @@ class RowSums:
     def directions(self)->Tensor: # (n, d), about the origin
         x = self.points/unit_of(peak(self.points))    # whose squares are in range
         norms = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-        if not norms.detach().all(): raise ValueError("`x` has a zero vector: it has no direction, so no cosine")
+        if not norms.detach().all():
+            raise ValueError("`x` has a zero vector: it has no direction, so no cosine")
         return x/norms
 
     def by_sentence(self, rows:Tensor)->Tensor: # (n, …) -> (G, …)
@@ -227,7 +240,8 @@ class RowSums:
         "Sums over distinct groups; about the mean, the vectors matter only where lengths differ."
         s, b, sigma, powers = self.s, self.b_g, self.sigma, self.powers().sum(1)
         each = torch.stack([self.k_g, b**2, self.h_g, b*sigma, sigma**2])
-        if self.typical is None: return totals_of(powers, None, self.B, self.M, each.sum(1)[None], None)
+        if self.typical is None:
+            return totals_of(powers, None, self.B, self.M, each.sum(1)[None], None)
         w, vectors = self.weights.T, torch.stack([s, self.forms(), b[:, None].to(s)*s, sigma[:, None].to(s)*s])
         return totals_of(powers, self.typical, self.B, self.M, w @ each.T, w.to(s) @ vectors)
 

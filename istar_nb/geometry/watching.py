@@ -32,7 +32,8 @@ def repeated_blocks(
     for name, module in model.named_modules():
         members = list(module.children()) if isinstance(module, (nn.ModuleList, nn.Sequential)) else []
         composite = members and len({type(m) for m in members}) == 1 and any(True for _ in members[0].children())
-        if composite: lists[name] = [".".join(filter(None, (name, key))) for key, _ in module.named_children()]
+        if composite:
+            lists[name] = [".".join(filter(None, (name, key))) for key, _ in module.named_children()]
     several = {name: members for name, members in lists.items() if len(members) > 1} or lists
     def inside(name): return any(name.startswith(f"{outer}.") for outer in several)
     return [member for name, members in several.items() if not inside(name) for member in members]
@@ -53,7 +54,8 @@ def _find_layers(
         raise ValueError(f"`layers` is {layers!r}, and {type(model).__name__} has no list of repeated blocks: "
                          f"name modules, such as {list(modules)[1:4]}")
     def matches(name, module, want):
-        if isinstance(want, type): return isinstance(module, want)
+        if isinstance(want, type):
+            return isinstance(module, want)
         return name == want or bool(name) and fnmatchcase(name, want)
     for want in wanted:
         if not any(matches(name, module, want) for name, module in modules.items()):
@@ -66,7 +68,8 @@ def _first_states(
     output:Any,      # what a module returned
 )->Tensor|None:      # the first floating-point tensor with at least two axes
     "The states in a module's output."
-    if isinstance(output, Tensor): return output if output.is_floating_point() and output.ndim > 1 else None
+    if isinstance(output, Tensor):
+        return output if output.is_floating_point() and output.ndim > 1 else None
     listed = output if isinstance(output, (tuple, list)) else ()
     parts = output.values() if isinstance(output, Mapping) else listed
     return next((found for part in parts if (found := _first_states(part)) is not None), None)
@@ -93,9 +96,11 @@ def _named_values(
 )->list[Any]:    # what is not None
     "Everything called `name` in the arguments of a call, also inside dicts, lists and tuples."
     if isinstance(part, Mapping):
-        if part.get(name) is not None: return [part[name]]
+        if part.get(name) is not None:
+            return [part[name]]
         part = part.values()
-    elif not isinstance(part, (list, tuple)): return []
+    elif not isinstance(part, (list, tuple)):
+        return []
     return [value for inner in part for value in _named_values(name, inner)]
 
 # %% ../../nbs/geometry/08_watching.ipynb #9c96029b
@@ -139,8 +144,10 @@ class Calls:
     def enter(self, halves:bool, module:nn.Module, args:tuple, kwargs:dict)->None:
         "Note what a module was called with; `halves` if it holds an encoder and a decoder with masks of their own."
         signature = inspect.signature(module.forward)
-        try: arguments = signature.bind_partial(*args, **kwargs).arguments | kwargs
-        except TypeError: arguments = kwargs    # the module itself has the better error
+        try:
+            arguments = signature.bind_partial(*args, **kwargs).arguments | kwargs
+        except TypeError:
+            arguments = kwargs    # the module itself has the better error
         masks = [] if halves or self.mask is None else _named_values(self.mask, arguments)
         self.running[get_ident()].append(Call(module, arguments, masks))
         self.any = True
@@ -148,17 +155,20 @@ class Calls:
     def leave(self, module:nn.Module, *_)->None:
         "Forget the call of a module."
         calls = self.running[get_ident()]
-        if calls and calls[-1].module is module: calls.pop()
+        if calls and calls[-1].module is module:
+            calls.pop()
 
     def run(self, halves:bool, module:nn.Module, forward:Callable, *args, **kwargs)->Any:
         "Call `forward` of a module directly, past its hooks, as sentence-transformers and adapters do."
         self.enter(halves, module, args, kwargs)
         depth = len(self.now()) - 1
-        try: return forward(*args, **kwargs)
+        try:
+            return forward(*args, **kwargs)
         except BaseException:
             depth = 0    # after Ctrl-C no hook runs, and what it left would be taken for the next call
             raise
-        finally: del self.now()[depth:]
+        finally:
+            del self.now()[depth:]
 
     def now(self)->list[Call]: # outermost first
         "What is running in this thread."
@@ -169,10 +179,12 @@ def _masked_call(
     calls:list[Call],  # with a mask each, outermost first
 )->Call|None:          # None if there is none
     "The innermost call with a mask; for a mask that is added to attention, an outer call with the tokens' mask."
-    if not calls: return None
+    if not calls:
+        return None
     inner = calls[-1].masks[0]
     def marks_tokens(mask): return not mask.is_floating_point() and mask.shape == inner.shape
-    if not inner.is_floating_point(): return calls[-1]
+    if not inner.is_floating_point():
+        return calls[-1]
     return next((call for call in reversed(calls) if marks_tokens(call.masks[0])), calls[-1])
 
 def _with_mask(
@@ -186,15 +198,20 @@ def _with_mask(
     "The states of a layer and their mask, from the innermost call that has one; an error if padding is not known."
     def one(masks): return len({id(mask) for mask in masks}) == 1 and getattr(masks[0], "ndim", 0) == 2
     call = _masked_call([call for call in calls if one(call.masks)])
-    if call is None and states.ndim == 2: return states, None
-    if call is None: raise ValueError(_unknown_padding(states, name, [m for call in calls for m in call.masks], wanted))
+    if call is None and states.ndim == 2:
+        return states, None
+    if call is None:
+        raise ValueError(_unknown_padding(states, name, [m for call in calls for m in call.masks], wanted))
     mask = call.masks[0] == 0 if wanted.endswith("key_padding_mask") else call.masks[0]    # which marks padding
-    if states.ndim == 2 and len(states) == mask.numel(): states = states.view(*mask.shape, -1)
-    if states.ndim == 2 and len(states) == len(mask): return states, None
+    if states.ndim == 2 and len(states) == mask.numel():
+        states = states.view(*mask.shape, -1)
+    if states.ndim == 2 and len(states) == len(mask):
+        return states, None
     cached = bool(_named_values("past_key_values", call.arguments))
     fitting = _fit_mask(mask, states, cached, tokens, causal) if states.ndim == 3 else None
     added = mask.is_floating_point() and fitting is not None and not fitting.any()    # 0 everywhere: to attention
-    if fitting is None or added: raise ValueError(_unknown_padding(states, name, [mask], wanted))
+    if fitting is None or added:
+        raise ValueError(_unknown_padding(states, name, [mask], wanted))
     return states, fitting
 
 # %% ../../nbs/geometry/08_watching.ipynb #12bd7383
@@ -221,8 +238,10 @@ def recomputing()->bool: # True while autograd is executing a graph
 # %% ../../nbs/geometry/08_watching.ipynb #5fe7ffe2
 def _measured(f:Callable)->dict:
     "What `f` gives, or nothing when there are too few points or no variance: one dead layer must not hide the others."
-    try: return f()
-    except ValueError: return {}
+    try:
+        return f()
+    except ValueError:
+        return {}
 
 
 class Watch:
@@ -243,23 +262,29 @@ class Watch:
     @torch.no_grad()
     def record(self, name:str, module:nn.Module, args:tuple, output:Any)->None:
         "Take in what a layer returned."
-        if recomputing(): return
+        if recomputing():
+            return
         self.fired = True
         states, mask = self.masked(name, _states_of(output, name))
-        with recording: self.take_in(name, states, counted(states, mask, self.tokens, self.causal))
+        with recording:
+            self.take_in(name, states, counted(states, mask, self.tokens, self.causal))
 
     def masked(self, name:str, states:Tensor)->tuple[Tensor,Tensor|None]: # states, their mask; None if all count
         "The states of a layer with the mask that was asked for."
         calls = self.calls.now()
-        if callable(self.mask): return states, self.mask(name, states, calls[0].arguments if calls else {})
-        if self.mask is None or self.tokens == "all": return states, None
+        if callable(self.mask):
+            return states, self.mask(name, states, calls[0].arguments if calls else {})
+        if self.mask is None or self.tokens == "all":
+            return states, None
         return _with_mask(states, name, calls, self.mask, self.tokens, self.causal)
 
     def take_in(self, name:str, states:Tensor, kept:Tensor)->None:
         "Update the metric of a layer; points that are not finite are counted and left out."
         metric = self.metrics[name]
-        if metric.device != states.device and has_float64(states.device): metric.to(states.device)
-        try: metric.update(states, kept)
+        if metric.device != states.device and has_float64(states.device):
+            metric.to(states.device)
+        try:
+            metric.update(states, kept)
         except ValueError:
             finite = states.isfinite().all(-1)
             metric.update(states, kept & finite)    # raises it once more, if that was not the reason
@@ -282,7 +307,9 @@ class Watch:
 
     def reset(self)->None:
         "Forget everything, to measure the next epoch."
-        for name, metric in self.metrics.items(): metric.reset(); self.skipped[name] = 0
+        for name, metric in self.metrics.items():
+            metric.reset()
+            self.skipped[name] = 0
 
 # %% ../../nbs/geometry/08_watching.ipynb #4a3fbcbe
 def _unwrapped(
@@ -303,13 +330,18 @@ def _replaced_forward(
     own = update_wrapper(partial(run, model.forward), model.forward)
     own.before, own.over = vars(model).get("forward"), False
     model.forward = own
-    try: yield
+    try:
+        yield
     finally:
         own.over, top = True, vars(model).get("forward")
-        if not (isinstance(top, partial) and hasattr(top, "over")): top = own    # what was put around it goes with it
-        while getattr(top, "over", False): top = top.before
-        if top is None: vars(model).pop("forward", None)
-        else: model.forward = top
+        if not (isinstance(top, partial) and hasattr(top, "over")):
+            top = own    # what was put around it goes with it
+        while getattr(top, "over", False):
+            top = top.before
+        if top is None:
+            vars(model).pop("forward", None)
+        else:
+            model.forward = top
 
 # %% ../../nbs/geometry/08_watching.ipynb #c7cec44e
 _eager = dict(lock=Lock(), watches=0, stance=None)    # of this process
@@ -321,11 +353,13 @@ def _uncompiled()->Iterator[None]:
         if not _eager["watches"] and hasattr(torch.compiler, "set_stance"):    # from torch 2.6 on
             _eager["stance"] = torch.compiler.set_stance("force_eager")
         _eager["watches"] += 1
-    try: yield
+    try:
+        yield
     finally:
         with _eager["lock"]:
             _eager["watches"] -= 1
-            if not _eager["watches"] and _eager["stance"] is not None: _eager["stance"].__exit__(None, None, None)
+            if not _eager["watches"] and _eager["stance"] is not None:
+                _eager["stance"].__exit__(None, None, None)
 
 # %% ../../nbs/geometry/08_watching.ipynb #7228ae4c
 @contextmanager
@@ -339,12 +373,14 @@ def _noticed_calls(
     twofold = [name for name, module in around.items()
                if f"decoder_{calls.mask}" in inspect.signature(module.forward).parameters]
     with ExitStack() as hooks:
-        if not direct: hooks.callback(model.register_forward_pre_hook(lambda *_: calls.now().clear()).remove)
+        if not direct:
+            hooks.callback(model.register_forward_pre_hook(lambda *_: calls.now().clear()).remove)
         for name, module in around.items():
             halves = any(f".{other}.".startswith(f".{name}.") for other in twofold) if name else bool(twofold)
             hooks.callback(module.register_forward_pre_hook(partial(calls.enter, halves), with_kwargs=True).remove)
             hooks.callback(module.register_forward_hook(calls.leave, always_call=True).remove)
-        if direct: hooks.enter_context(_replaced_forward(model, partial(calls.run, bool(twofold), model)))
+        if direct:
+            hooks.enter_context(_replaced_forward(model, partial(calls.run, bool(twofold), model)))
         yield
 
 # %% ../../nbs/geometry/08_watching.ipynb #01d9ffdd

@@ -88,7 +88,8 @@ def _read(encoder, texts:list, layers:object, batch_size:int, max_length:int, se
             for clouds in found.values() if l not in text else ():
                 clouds[l] = Measurement(memory=memory/(3*len(chosen) + 3))
             text[l].update(x, mask, numbers)
-            if not mask.all(): padding[l].update(x, ~mask, numbers)
+            if not mask.all():
+                padding[l].update(x, ~mask, numbers)
             points, index = points_of(x, None, "all")[:2]
             both[l].sample.update(points, index, keys_of((read << 24) + np.arange(len(index))))
         read, positions = read + len(mask), positions + mask.numel()
@@ -115,7 +116,8 @@ def audit(
     batch_size = check_number("batch_size", batch_size, "[1, inf)", whole=True)
     seed = check_number("seed", seed, whole=True)
     texts, layers = list(text_tuples(texts)), layer_numbers(layers)
-    with waiting("loading the model", progress): encoder = find_encoder(model, hub)
+    with waiting("loading the model", progress):
+        encoder = find_encoder(model, hub)
     name = model if isinstance(model, str) else type(encoder.model).__name__
     check_layers(name, layers, layer_count(encoder.model))
     found, positions = _read(encoder, texts, layers, batch_size, max_length, seed, progress, memory)

@@ -61,7 +61,8 @@ def measure_dataset(
     "Every measure of columns of points, computed where the rows are; nodes may be lost on the way."
     found = {name: Rows() for name in columns}
     for kept in data.map_batches(_kept, batch_size=None, fn_args=(columns, ids)).iter_rows():
-        for name, rows in found.items(): rows.join(pickle.loads(kept[name]))
+        for name, rows in found.items():
+            rows.join(pickle.loads(kept[name]))
     return {name: rows.summary() for name, rows in found.items()}
 
 # %% ../../nbs/report/03_clusters.ipynb #67b88abe
@@ -101,7 +102,8 @@ def measure_texts(
         raise ValueError(f"`tokens` must be 'cls', 'last' or 'mean' on Ray, one point a text, not {tokens!r}")
     given = model, hub, column, ids, tokens, layers, max_length
     last = layer_count(find_encoder(model, hub).model)
-    if gpus is None: gpus = float(ray.cluster_resources().get("GPU", 0) > 0)
+    if gpus is None:
+        gpus = float(ray.cluster_resources().get("GPU", 0) > 0)
     vectors = data.map_batches(TextVectors, fn_constructor_args=given, batch_size=64, num_gpus=gpus or None,
                                concurrency=actors)
     names = [str(l) for l in choose_layers(layers, last + 1)]

@@ -227,7 +227,8 @@ def drift_word(
                  mean_cosine=size(difference, "mean_cosine", 0))
     beyond = {name for name, (change, error) in moved.items() if change - drift_errors*error > drift_edges[name]}
     within = [change + drift_errors*error <= drift_edges[name] for name, (change, error) in moved.items()]
-    if beyond: return "changed neighbours" if "neighbours" in beyond else "changed geometry"
+    if beyond:
+        return "changed neighbours" if "neighbours" in beyond else "changed geometry"
     return "the same" if all(within) else "not known"
 
 # %% ../../nbs/report/09_comparing.ipynb #c5cc9f46
@@ -301,7 +302,8 @@ class Comparison:
             show_table(*self.difference_table(model, _main), f"{model} minus {self.first}",
                        "± one standard error, from the same texts in both models")
         for model, layers in self.measures.items():
-            if note := gaps(layers): print(f"{model}: {note}")
+            if note := gaps(layers):
+                print(f"{model}: {note}")
 
     def opening(self)->str:
         "The words, of the last layers, with what decides them."
@@ -327,13 +329,15 @@ def _models_seen(models:list, texts:list, options:dict, hub:bool, tokens:str, la
                  progress:bool)->dict[str,Seen]: # label -> what was seen
     "Read the texts with every model, of which two are loaded before any is read with."
     from accelerate import PartialState
-    with waiting("loading the models", progress): early = [find_encoder(m, hub) for m in models[:2]]
+    with waiting("loading the models", progress):
+        early = [find_encoder(m, hub) for m in models[:2]]
     names = [m if isinstance(m, str) else model_label(m[0]) for m in models]
     places, seen = drawn_places(len(texts), sample), {}
     for i, (given, label) in enumerate(zip(models, distinct([Path(n).name or n for n in names], names))):
         encoder = early[i] if i < 2 else find_encoder(given, hub)
         check_layers(label, layers, layer_count(encoder.model))
-        if isinstance(given, str): encoder.model.to(PartialState().device)
+        if isinstance(given, str):
+            encoder.model.to(PartialState().device)
         with TextReading(iter(texts), label, progress) as reading:
             batches = text_batches(reading.texts(), Numbering(encoder.tokenizer), **options)
             seen[label] = see_model(encoder, reading.done(batches), places, tokens, layers, memory)
@@ -356,7 +360,8 @@ def compare(
     memory:float|None=None,            # GB that the sums of a model may take; None: half of the machine's
 )->Comparison:
     "Two models, or a series, on the same texts: CKA and neighbours of all pairs of layers, and paired differences."
-    if tokens not in READINGS: raise ValueError(f"`tokens` must be one of {READINGS}, not {tokens!r}")
+    if tokens not in READINGS:
+        raise ValueError(f"`tokens` must be one of {READINGS}, not {tokens!r}")
     neighbors = check_number("neighbors", neighbors, "[1, inf)", whole=True)
     sample = check_number("sample", sample, "[5, inf)", whole=True)
     things = [str(m) if isinstance(m, Path) else m for m in [a, *(b if isinstance(b, list) else [b])]]
@@ -412,6 +417,7 @@ def checkpoints_in(
     "The checkpoints of a training."
     folder = local_path(folder)
     found = [path.parent for path in folder.glob("*/config.json")] if folder.is_dir() else []
-    if not found: raise ValueError(f"`checkpoints` {folder} has no folder with a model (config.json) in it")
+    if not found:
+        raise ValueError(f"`checkpoints` {folder} has no folder with a model (config.json) in it")
     def order(path): return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]
     return [str(path) for path in sorted(found, key=order)]

@@ -31,8 +31,10 @@ def style()->Iterator[None]:
                 "figure.dpi": 110, "savefig.dpi": 150, "svg.hashsalt": "istar_nb"}
     before = {name: mpl.rcParams[name] for name in settings}
     mpl.rcParams.update(settings)
-    try: yield
-    finally: mpl.rcParams.update(before)   # `rc_context` would also undo what a notebook sets up with its first figure
+    try:
+        yield
+    finally:
+        mpl.rcParams.update(before)   # `rc_context` would also undo what a notebook sets up with its first figure
 
 # %% ../../nbs/report/01_figures.ipynb #a14c530a
 def signed(
@@ -77,7 +79,8 @@ def run_label(
 )->str:           # such as "I-STAR, λ = −0.1"
     "How a run is called in tables and figures."
     name, strength = method_of(config["method"]).label, _strength_of(config)
-    if not strength or config["method"] == "none": return name
+    if not strength or config["method"] == "none":
+        return name
     return f"{name}, {'λ =' if config.get('relative') is None else 'relative'} {signed(strength)}"
 
 # %% ../../nbs/report/01_figures.ipynb #dd9a4d35
@@ -90,7 +93,8 @@ def plot_layers(
 )->"Axes":
     "A score in every layer, one line a run."
     ax = new_axes(ax, figsize=(5, 3.2))
-    if before is not None: ax.plot(range(len(before)), before, ":", color="0.6", label="before training")
+    if before is not None:
+        ax.plot(range(len(before)), before, ":", color="0.6", label="before training")
     for label, values in scores.items():
         ax.plot(range(len(values)), values, "o-", label=literal(label), color=(colors or {}).get(label))
     count = max(len(values) for values in scores.values())
@@ -113,7 +117,8 @@ def plot_score_isotropy(
         x, y = [isoscore for isoscore, _ in pairs], [score for _, score in pairs]
         look = dict(alpha=0.6 if len(pairs) > 1 else 1, label=literal(label), color=(colors or {}).get(label))
         dots, = ax.plot(x, y, "o", **look)
-        if len(pairs) > 1: ax.plot(sum(x)/len(x), sum(y)/len(y), "x", ms=9, mew=2, color=dots.get_color())
+        if len(pairs) > 1:
+            ax.plot(sum(x)/len(x), sum(y)/len(y), "x", ms=9, mew=2, color=dots.get_color())
     low, high = ax.get_ylim()
     middle, half = (low + high)/2, max(high - low, 0.1)*0.6    # differences of a hundredth should look like it
     ax.set(xlabel="IsoScore ι of layers 1 to L", ylabel=metric, ylim=(middle-half, middle+half))
@@ -133,7 +138,8 @@ def plot_training(
     for label, log in steps.items():
         look = dict(label=literal(label), color=(colors or {}).get(label), lw=1.2, marker="o" if len(log) < 3 else "")
         ax.plot([s["update"] for s in log], [s[quantity] for s in log], **look)
-    if not any(steps.values()): ax.text(0.5, 0.5, "too few updates to log one", ha="center", transform=ax.transAxes)
+    if not any(steps.values()):
+        ax.text(0.5, 0.5, "too few updates to log one", ha="center", transform=ax.transAxes)
     ax.set(xlabel="update", ylabel=ylabel)
     return ax
 
@@ -156,7 +162,8 @@ def comparison_figure(
         points = {label: [(end["isoscore"], score)] for label, (end, score) in ends.items()}
         plot_score_isotropy(points, colors, records[0].metric, ax=axes[1])
         plot_training({label: r.steps for label, r in named.items()}, colors=colors, ax=axes[2])
-        for ax, title in zip(axes, titles): ax.set_title(title)
+        for ax, title in zip(axes, titles):
+            ax.set_title(title)
         axes[0].get_legend().remove()
         fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
     return fig
@@ -198,7 +205,8 @@ def measure_figure(
     rows = math.ceil(len(names)/2)
     with style():
         fig, axes = plt.subplots(rows, 2, figsize=(8, 2.4*rows), layout="constrained", squeeze=False)
-        for ax, name in zip(axes.flat, names): plot_measure(found, name, ax)
+        for ax, name in zip(axes.flat, names):
+            plot_measure(found, name, ax)
         if len(found) > 1:
             fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(found))
     return fig

@@ -61,9 +61,11 @@ class Isotropy:
     )->"Axes":
         "A measure by layer, one line a model, with two standard errors."
         known = [column for column in self.frame().select_dtypes("number") if not column.endswith("_se")]
-        if name not in known: raise ValueError(f"`name` must be one of {', '.join(known)}, not {name!r}")
+        if name not in known:
+            raise ValueError(f"`name` must be one of {', '.join(known)}, not {name!r}")
         ax = plot_measure(self.measures, name, ax)
-        if len(self.measures) > 1: ax.legend()
+        if len(self.measures) > 1:
+            ax.legend()
         return ax
 
     def figure(self)->"Figure":
@@ -115,7 +117,8 @@ def text_tuples(
     "Every text as a tuple of one, every pair of texts as it is; an error for anything else, and where there is none."
     if isinstance(texts, (str, Path)):
         raise TypeError(f"`{name}` must be a list or another iterable of strings, not one")
-    if hasattr(texts, "to_pylist"): texts = texts.to_pylist()    # an array of Arrow
+    if hasattr(texts, "to_pylist"):
+        texts = texts.to_pylist()    # an array of Arrow
     if isinstance(texts, Mapping) or getattr(texts, "ndim", 1) > 1:
         raise TypeError(f"`{name}` must be a list or one column of strings, not a {type(texts).__name__}")
     def checked():
@@ -125,12 +128,15 @@ def text_tuples(
             known = isinstance(parts, (tuple, list)) and all(isinstance(part, str) for part in parts)
             if not known or len(parts) not in ((1, 2) if size is None else (size,)):
                 raise TypeError(f"`{name}` must hold strings or pairs of strings, not both; number {i} is {text!r:.60}")
-            try: "".join(parts).encode()
-            except UnicodeEncodeError as e: raise ValueError(f"`{name}`: number {i} is no Unicode: {text!r:.60}") from e
+            try:
+                "".join(parts).encode()
+            except UnicodeEncodeError as e:
+                raise ValueError(f"`{name}`: number {i} is no Unicode: {text!r:.60}") from e
             size = len(parts)
             yield tuple(parts)
     pairs = checked()
-    if (first := next(pairs, None)) is None: raise ValueError(f"`{name}` holds no text")
+    if (first := next(pairs, None)) is None:
+        raise ValueError(f"`{name}` holds no text")
     return chain([first], pairs)
 
 # %% ../../nbs/report/05_isotropy.ipynb #1e664d72
@@ -145,8 +151,10 @@ def check_unread(
 # %% ../../nbs/report/05_isotropy.ipynb #ebc54040
 def _column(texts:Iterable, column:str|None)->Iterable:
     "A column of tables, or of a dataset, which may be streaming."
-    if column is None: return texts
-    if isinstance(texts, (str, Path)): return column_texts(texts, column)
+    if column is None:
+        return texts
+    if isinstance(texts, (str, Path)):
+        return column_texts(texts, column)
     if not hasattr(texts, "features"):
         raise ValueError(f"`column` is for tables and datasets, and `texts` is a {type(texts).__name__}")
     return (row[column] for row in texts)
@@ -164,7 +172,8 @@ def _measure_on_ray(model:object, texts:object, tokens:str, layers:object, hub:b
     if texts is None:
         found = dict(points=measure_dataset(model, [column], ids)[column])
         return Isotropy(source, "all", dict(points=found), environment())
-    if not isinstance(model, str): raise ValueError("`model` must be a name on Ray: every machine loads it by itself")
+    if not isinstance(model, str):
+        raise ValueError("`model` must be a name on Ray: every machine loads it by itself")
     found = measure_texts(model, texts, column, ids, tokens, layers, hub, max_length, processes or 1)
     return Isotropy(source, tokens, {model: found}, environment())
 
@@ -189,7 +198,8 @@ def measure(
     processes:int|None=None,          # that share the work, a thread each; None: this one, or a launcher's; Ray: actors
 )->Isotropy:
     "The isotropy of a model on texts, layer by layer, or of points."
-    if processes is not None: check_number("processes", processes, "[1, inf)", whole=True)
+    if processes is not None:
+        check_number("processes", processes, "[1, inf)", whole=True)
     said = f", IsoScore* with ζ = {zeta:g}" if (zeta := check_reference(zeta, reference)) else ""
     if type(model if texts is None else texts).__module__.startswith("ray.data"):
         return _measure_on_ray(model, texts, tokens, layers, hub, max_length, column, ids, processes,
@@ -197,13 +207,16 @@ def measure(
                                device_map=device_map)
     loading = {k: v for k, v in dict(dtype=dtype, device_map=device_map).items() if v is not None}
     if texts is None:
-        if loading: raise ValueError(f"`{next(iter(loading))}` is for a model, and there are no `texts` to read")
-        if isinstance(model, tuple): raise TypeError("`texts` is missing: a model is measured on texts")
+        if loading:
+            raise ValueError(f"`{next(iter(loading))}` is for a model, and there are no `texts` to read")
+        if isinstance(model, tuple):
+            raise TypeError("`texts` is missing: a model is measured on texts")
         check_unread(tokens, layers)
         label = readable(Path(model).name) if isinstance(model, (str, Path)) else "points"
         found = measure_embeddings(model, sentences, memory, zeta, reference, processes, dict(column=column, ids=ids))
         return Isotropy(f"points{said}", "all", {label: found}, environment())
-    if sentences is not None: raise ValueError("`sentences` is for points: which tokens are of one text is known")
+    if sentences is not None:
+        raise ValueError("`sentences` is for points: which tokens are of one text is known")
     pairs = text_tuples(_column(texts, column))
     others = None if reference is None else text_tuples(reference, "reference")
     found, n = measure_corpus(model, pairs, hub, tokens, layers, batch_tokens, max_length, progress, memory, zeta,

@@ -95,7 +95,8 @@ class Measurement:
     def join(self, other:"Measurement")->None:
         "Take in what another one has seen."
         self.total.join(other.total)
-        if other.sample.points is not None: self.sample.keep(other.sample.keys, other.sample.points)
+        if other.sample.points is not None:
+            self.sample.keep(other.sample.keys, other.sample.points)
         self.left_out = sorted(self.left_out + other.left_out)
 
     def measures(self)->Estimates:
@@ -130,8 +131,10 @@ class Measurement:
 
     def summary_or_reason(self)->dict: # of `summary`; "count" and "reason" alone where the points have no measures
         "Every measure, or why there is none: too few points, or points that are all the same."
-        try: return self.summary()
-        except ValueError as e: return dict(count=self.count, reason=str(e)) | self.gap()
+        try:
+            return self.summary()
+        except ValueError as e:
+            return dict(count=self.count, reason=str(e)) | self.gap()
 
     def covariance(self)->Tensor: # (d, d) float64
         "The sample covariance of all points; an error for fewer than two, or if all are the same."
@@ -140,7 +143,8 @@ class Measurement:
 
 def _joined(parts:list[Measurement])->Measurement:
     "What several processes have seen."
-    for other in parts[1:]: parts[0].join(other)
+    for other in parts[1:]:
+        parts[0].join(other)
     return parts[0]
 
 # %% ../../nbs/report/02_model_measures.ipynb #f05d2360
@@ -151,9 +155,12 @@ class Shrinkage(NamedTuple):
 
 def _star(m:Measurement, shrinkage:Shrinkage|None, layer:str)->dict[str,float]:
     "IsoScore* of a layer, by name; nothing without a Σ_S, or for points that have no covariance."
-    if shrinkage is None or layer not in shrinkage.covs: return {}
-    try: cov = m.covariance()
-    except ValueError: return {}    # the summary says why
+    if shrinkage is None or layer not in shrinkage.covs:
+        return {}
+    try:
+        cov = m.covariance()
+    except ValueError:
+        return {}    # the summary says why
     if len(cov) != (d := len(shrinkage.covs[layer])):
         raise ValueError(f"`reference` has {d} dimensions, and what is measured has {len(cov)}")
     return dict(isoscore_star=isoscore_from_cov(shrink(cov, shrinkage.covs[layer], shrinkage.zeta)).item())
@@ -167,7 +174,8 @@ def check_reference(
     zeta = check_zeta(zeta)
     if zeta > 0 and reference is None:
         raise ValueError(f"`reference` is needed when `zeta` is above 0 (it is {zeta}): its covariance is Σ_S")
-    if zeta == 0 and reference is not None: raise ValueError("`reference` has no meaning when `zeta` is 0")
+    if zeta == 0 and reference is not None:
+        raise ValueError("`reference` has no meaning when `zeta` is 0")
     return zeta
 
 # %% ../../nbs/report/02_model_measures.ipynb #51d2d79f
@@ -195,12 +203,15 @@ def take_in_layer(
     "Add the states of a layer to its measurement, without texts that are not finite there."
     x, mask = states.layers[layer], states.mask.bool()
     ids = numbers if len(numbers) and numbers.min() >= 0 else None
-    if tokens not in ("real", "all"): x, mask = as_texts(x, mask, tokens, states.causal), mask.any(1)
+    if tokens not in ("real", "all"):
+        x, mask = as_texts(x, mask, tokens, states.causal), mask.any(1)
     unit = None if ids is None else int(ids.min())
-    try: m.update(x, mask, ids, unit)
+    try:
+        m.update(x, mask, ids, unit)
     except ValueError as e:
         good = m.finite_texts(x, mask, numbers)
-        if good.all(): raise ValueError(str(e).replace("`x`", f"layer {layer}")) from e
+        if good.all():
+            raise ValueError(str(e).replace("`x`", f"layer {layer}")) from e
         m.update(x[good], mask[good], None if ids is None else ids[good], unit)
         return good
     return torch.ones(len(x), dtype=torch.bool)
@@ -208,9 +219,11 @@ def take_in_layer(
 # %% ../../nbs/report/02_model_measures.ipynb #3472b56a
 def pooled_of(parts:list[Measurement])->dict[str,Measurement]: # empty for fewer than two parts or different dimensions
     "The union of layers of the same texts, from their sums."
-    if len(parts) < 2 or len({m.total.d for m in parts}) > 1: return {}
+    if len(parts) < 2 or len({m.total.d for m in parts}) > 1:
+        return {}
     pooled = Measurement(parts[0].tokens, memory=parts[0].total.memory)
-    for m in parts: pooled.total.join(m.total)
+    for m in parts:
+        pooled.total.join(m.total)
     samples = [m.sample.points.tensor_split(len(parts)) for m in parts]    # of the same tokens: one layer of each
     pooled.sample.points = torch.cat([part[i] for i, part in enumerate(samples)])
     return dict(pooled=pooled)
@@ -235,7 +248,8 @@ def checked_batches(
 def _read_layers(model:nn.Module, batches:Iterable[dict], tokens:str="real", layers:int|Iterable[int]|str|None="all",
                  memory:float|None=None)->dict[int,Measurement]:
     "The measurements of every layer, when all is read."
-    if tokens not in READINGS: raise ValueError(f"`tokens` must be one of {READINGS}, not {tokens!r}")
+    if tokens not in READINGS:
+        raise ValueError(f"`tokens` must be one of {READINGS}, not {tokens!r}")
     found, device, memory = {}, next(model.parameters()).device, allowed_memory(memory, 1/2)
     kept = layer_numbers(layers)
     read = LayerReader(model, kept)
@@ -243,12 +257,14 @@ def _read_layers(model:nn.Module, batches:Iterable[dict], tokens:str="real", lay
         numbers = batch.pop("text_numbers", torch.full((len(batch["input_ids"]),), -1))
         def take(l, states):
             share = memory/(len(states.choose(kept)) + 3)    # the others are for their union, and copies
-            if l not in found: found[l] = Measurement(tokens, memory=share)
+            if l not in found:
+                found[l] = Measurement(tokens, memory=share)
             take_in_layer(found[l], states, l, tokens, numbers)
         read({k: v.to(device) for k, v in batch.items()}, take)
     for _ in read_states(model, checked_batches(model, batches), forward):
         # glibc would keep the holes that batches of many shapes leave, and a long measurement grow until it is killed
-        with contextlib.suppress(OSError, AttributeError): ctypes.CDLL(None).malloc_trim(0)
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
     return found
 
 # %% ../../nbs/report/02_model_measures.ipynb #ce68307a
@@ -310,9 +326,12 @@ def check_layers(
     last:int|None,                    # number of the model's last layer; None where its configuration does not say
 )->None:
     "An error for a layer that a model does not have."
-    if last is None: raise ValueError(f"{name}: its configuration does not say how many layers it has for text")
-    try: choose_layers(layers, last + 1)
-    except ValueError as e: raise ValueError(f"{name}: {e}") from None
+    if last is None:
+        raise ValueError(f"{name}: its configuration does not say how many layers it has for text")
+    try:
+        choose_layers(layers, last + 1)
+    except ValueError as e:
+        raise ValueError(f"{name}: {e}") from None
 
 # %% ../../nbs/report/02_model_measures.ipynb #90e81a41
 def model_label(
@@ -335,9 +354,11 @@ def find_encoder(
     if not (isinstance(model, tuple) and len(model) == 2 and isinstance(model[0], nn.Module)):
         given = ", ".join(type(part).__name__ for part in (model if isinstance(model, tuple) else [model]))
         raise TypeError(f"`model` must be a name, or (model, tokenizer), not {given}")
-    if loading: raise ValueError(f"`{next(iter(loading))}` is for a model by name, and this one is loaded already")
+    if loading:
+        raise ValueError(f"`{next(iter(loading))}` is for a model by name, and this one is loaded already")
     module, tokenizer = model
-    if isinstance(module, nn.Sequential) and hasattr(module[0], "auto_model"): module = module[0].auto_model
+    if isinstance(module, nn.Sequential) and hasattr(module[0], "auto_model"):
+        module = module[0].auto_model
     if not hasattr(tokenizer, "pad"):
         raise TypeError(f"`model` must hold a tokenizer of transformers, not {type(tokenizer).__name__}")
     module, tokenizer = getattr(module, "module", module), copy.deepcopy(tokenizer)
@@ -375,7 +396,8 @@ class TextReading(contextlib.ExitStack):
         start = 0
         for i, chunk in enumerate(text_pools(self.texts(), tokenizer, max_length)):
             shares = processes if i < 4*processes else 1
-            for share in range(shares): yield start, chunk, share, shares
+            for share in range(shares):
+                yield start, chunk, share, shares
             start += len(chunk)
 
     def layers(self, items:Iterable)->Iterator:
@@ -397,14 +419,16 @@ def _take_in_texts(
         torch.manual_seed(0)    # for models with random weights
         name, hub, loading = encoder
         encoder = load_encoder(name, hub=hub, **loading)
-        if (gpus := torch.cuda.device_count()) and "device_map" not in loading: encoder.model.to(f"cuda:{rank % gpus}")
+        if (gpus := torch.cuda.device_count()) and "device_map" not in loading:
+            encoder.model.to(f"cuda:{rank % gpus}")
     numbering = Numbering(encoder.tokenizer)
     def batches():
         for start, chunk, share, shares in tasks:
             numbering.read = start
             yield from islice(pool_batches(chunk, numbering, batch_tokens, max_length), share, None, shares)
     found = _read_layers(encoder.model, done(batches()), **options)
-    for m in found.values(): m.total.to("cpu")
+    for m in found.values():
+        m.total.to("cpu")
     return found
 
 # %% ../../nbs/report/02_model_measures.ipynb #e7b1f541
@@ -476,8 +500,10 @@ def _take_in_rows(tasks:Iterator[tuple], rank:int, name:str, of:str, memory:floa
         part = as_points(read(), name, min_points=0)
         if ids is not None and len(ids) < len(part):
             raise ValueError(_ids_missing(start + len(ids), name, f"at least {start + len(part):,}"))
-        try: m.update(part, None, ids, start)
-        except ValueError as e: raise row_error(e, part, name, start) from e
+        try:
+            m.update(part, None, ids, start)
+        except ValueError as e:
+            raise row_error(e, part, name, start) from e
     m.total.to("cpu")
     return m
 
@@ -499,7 +525,8 @@ def _read_points(
     ids = None if sentences is None else sentence_numbers(sentences).unique(return_inverse=True)[1].numpy()
     units = matrix_units(points, rows_of_unit, **columns)
     first = next(units, None)
-    if first is None: raise ValueError(f"`{name}` has no points")
+    if first is None:
+        raise ValueError(f"`{name}` has no points")
     origin = part.mean(0) if (part := first[1]()).dtype == torch.float64 else None    # others have few digits
     tasks = ((start, read, None if ids is None else ids[start:start+rows_of_unit])
              for start, read in chain([first], units))
@@ -508,8 +535,10 @@ def _read_points(
     read = share_out(work, tasks, processes, lambda task: f"rows {task[0]:,} to {task[0] + rows_of_unit - 1:,}")
     def joined():
         m = _joined(read)
-        if not m.count: raise ValueError(f"`{name}` has no points")
-        if ids is not None and len(ids) > m.count: raise ValueError(_ids_missing(len(ids), name, f"{m.count:,}"))
+        if not m.count:
+            raise ValueError(f"`{name}` has no points")
+        if ids is not None and len(ids) > m.count:
+            raise ValueError(_ids_missing(len(ids), name, f"{m.count:,}"))
         return then(m)
     return from_first(joined)
 

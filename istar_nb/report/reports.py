@@ -24,7 +24,8 @@ from ..sweeps.grids import terminal
 from ..training.records import RunRecord
 from ..training.runs import defaults
 
-if TYPE_CHECKING: import pandas as pd
+if TYPE_CHECKING:
+    import pandas as pd
 
 # %% ../../nbs/report/04_reports.ipynb #a11c04c8
 @dataclass(frozen=True)
@@ -42,8 +43,10 @@ def show_value(
     value,   # a cell
 )->str:      # four decimals for floats, "–" for None and NaN
     "A table cell as text."
-    if value is None or value != value: return "–"
-    if isinstance(value, bool): return "yes" if value else "no"
+    if value is None or value != value:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:.4f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 # %% ../../nbs/report/04_reports.ipynb #3f1aa054
@@ -113,11 +116,15 @@ def with_error(
 )->str:           # such as "0.153 ± 0.004"; "–" where there is no value
     "A value with its standard error."
     value, error = (None if v != v else v for v in (summary.get(name), summary.get(f"{name}_se")))
-    if value is None: return "–"
-    if isinstance(value, int): return f"{value:,}"
+    if value is None:
+        return "–"
+    if isinstance(value, int):
+        return f"{value:,}"
     digits = 1 if abs(value) >= 10 else 2 if abs(value) >= 2 else 3
-    if error: digits = max(digits, min(decimals, math.ceil(-math.log10(error))))
-    if error is None: return f"{value:z.{digits}f}"    # z: without a minus zero
+    if error:
+        digits = max(digits, min(decimals, math.ceil(-math.log10(error))))
+    if error is None:
+        return f"{value:z.{digits}f}"    # z: without a minus zero
     shown, least = f"{error:.{digits}f}", f"{10**-digits:.{digits}f}"
     return f"{value:z.{digits}f} ± {f'<{least}' if error and float(shown) == 0 else shown}"    # not zero
 
@@ -188,10 +195,12 @@ def gaps(
     "Which layers have no values, and why, and which texts were left out."
     without = {}
     for layer, summary in layers.items():
-        if "reason" in summary: without.setdefault(summary["reason"], []).append(layer_label(layer))
+        if "reason" in summary:
+            without.setdefault(summary["reason"], []).append(layer_label(layer))
     notes, left = [f"– for {', '.join(names)}: {reason}" for reason, names in without.items()], {}
     for layer, summary in layers.items():
-        for number in summary.get("left_out", []): left.setdefault(number, []).append(layer_label(layer))
+        for number in summary.get("left_out", []):
+            left.setdefault(number, []).append(layer_label(layer))
     if left:
         named = ", ".join(str(number) for number in sorted(left)[:5] if number >= 0) or "not numbered"
         layers_left = ", ".join(dict.fromkeys(name for names in left.values() for name in names))
@@ -274,7 +283,8 @@ def hints(
              + ", …"*(len(numbers) > 8) for layer, numbers in list(named.items())[-1:]]
     points = layers.get("points", {})
     n, d = points.get("count", 0), len(points.get("mean_activation", ()))
-    if n < d: found.append(f"{n:,} rows have {d:,} dimensions: if every vector is a column, transpose the matrix")
+    if n < d:
+        found.append(f"{n:,} rows have {d:,} dimensions: if every vector is a column, transpose the matrix")
     return found
 
 # %% ../../nbs/report/04_reports.ipynb #556f65c1
@@ -358,7 +368,8 @@ def show_runs(
     first = [c for c in ends if c == "status"]
     columns = ["id", *first, *varied, *(c for c in ends if c not in first)]
     def cell(name, value):
-        if name in _counts and isinstance(value, float) and value.is_integer(): return int(value)
+        if name in _counts and isinstance(value, float) and value.is_integer():
+            return int(value)
         return f"{value:g}" if name in defaults and isinstance(value, float) and value == value else value
     rows = [list(map(cell, columns, row)) for row in table.reindex(columns=columns).astype(object).values.tolist()]
     console, shown = terminal(), list(range(len(columns)))
@@ -385,9 +396,12 @@ def rows_with(
     def forms(cell): return str(cell), show_value(cell), str(cell).lower()
     if column.dtype != float:
         return column.map(lambda cell: value in forms(cell)).astype(bool) | (column.isna() & missing)
-    if missing: return column.isna()
-    try: return (column == float(value)) | (column.map(show_value) == value)
-    except ValueError: raise ValueError(f"`where` {condition!r}: {name} is a number") from None
+    if missing:
+        return column.isna()
+    try:
+        return (column == float(value)) | (column.map(show_value) == value)
+    except ValueError:
+        raise ValueError(f"`where` {condition!r}: {name} is a number") from None
 
 # %% ../../nbs/report/04_reports.ipynb #3e66d794
 def show_comparison(

@@ -35,17 +35,20 @@ def _check_single(
     "An error if several runs share their keys: then it is not clear which one to pair."
     from istar_nb.training.runs import defaults
     twice = rows[rows.duplicated(keys, keep=False)]
-    if twice.empty: return
+    if twice.empty:
+        return
     group = next(g for _, g in twice.groupby(keys, dropna=False, sort=False))
     differ = [c for c in defaults if c in group and group[c].astype(str).nunique() > 1]
     advice = "no option tells them apart"
-    if differ: advice = f"add what tells them apart to `{argument}`: {', '.join(differ)}"
+    if differ:
+        advice = f"add what tells them apart to `{argument}`: {', '.join(differ)}"
     raise ValueError(f"`frame` has {len(group)} runs with {group[keys].to_dict('records')[0]}: {advice}")
 
 # %% ../../nbs/report/00_statistics.ipynb #32cf779d
 def as_typed(value)->str:
     "An option's value as it is typed."
-    if isinstance(value, float): return f"{value:.15g}"
+    if isinstance(value, float):
+        return f"{value:.15g}"
     return str(list(value) if isinstance(value, (tuple, np.ndarray)) else value)
 
 
@@ -58,7 +61,8 @@ def rows_measured(
     names = [name for name in _rows_options if name in frame]
     def said(*cells):    # neither missing nor 0
         given = {name: as_typed(cell) for name, cell in zip(names, cells) if cell == cell and cell}
-        if "hold_out" not in given: given.pop("limit", None)
+        if "hold_out" not in given:
+            given.pop("limit", None)
         return " ".join(f"{name}={word}" for name, word in given.items()) or "all rows"
     found = [said(*cells) for cells in zip(*(frame[name] for name in names))]
     return frame[[]].assign(rows=found or "all rows").rows
@@ -95,7 +99,8 @@ def paired_differences(
 ):                                                  # DataFrame: by, treatment, unit, run, baseline, difference, problem
     "Differences to the baseline, seed by seed; a pair that is not whole is a row whose `problem` gives the reason."
     by, treatment = list(dict.fromkeys(by)), list(dict.fromkeys(treatment))
-    if not baseline: raise ValueError("`baseline` is empty: name a column and the value that its runs have")
+    if not baseline:
+        raise ValueError("`baseline` is empty: name a column and the value that its runs have")
     check_columns(frame, [*by, *treatment, *baseline, value, unit])
     needed = dict.fromkeys([*by, *treatment, *baseline, value, unit, "status", "data_sha256", *_rows_options])
     rows = frame[[name for name in needed if name in frame]]    # a selection of rows costs time for every column
@@ -103,11 +108,14 @@ def paired_differences(
     is_baseline = np.logical_and.reduce([
         rows[k].map(lambda cell, v=_as_key(v): cell == v) if isinstance(v, (list, tuple)) else rows[k] == v
         for k, v in baseline.items()])
-    if not is_baseline.any(): raise ValueError(f"`baseline` {baseline} matches no row of `frame`")
+    if not is_baseline.any():
+        raise ValueError(f"`baseline` {baseline} matches no row of `frame`")
     base, others = rows[is_baseline], rows[~is_baseline]
     shared, keys = [*by, unit], [*by, *treatment, unit]
-    if base.duplicated(shared).any(): _check_single(frame[is_baseline].assign(**base[shared]), shared, "baseline")
-    if others.duplicated(keys).any(): _check_single(frame[~is_baseline].assign(**others[keys]), keys, "treatment")
+    if base.duplicated(shared).any():
+        _check_single(frame[is_baseline].assign(**base[shared]), shared, "baseline")
+    if others.duplicated(keys).any():
+        _check_single(frame[~is_baseline].assign(**others[keys]), keys, "treatment")
     every = dict(on=by) if by else dict(how="cross")    # all runs are of one task and model
     table = others[by+treatment].drop_duplicates().merge(rows[shared].drop_duplicates(), **every)
     table = table.merge(_of_runs(others, keys, value, "run"), how="left")
@@ -130,7 +138,8 @@ class Interval(NamedTuple):
 # %% ../../nbs/report/00_statistics.ipynb #968f2858
 def finite_values(values, least:int, name:str="values")->np.ndarray: # (n,) float64
     "Values as an array, or an error if they are too few or not finite."
-    if np.ma.is_masked(values): raise TypeError(f"`{name}` has masked entries: leave them out")
+    if np.ma.is_masked(values):
+        raise TypeError(f"`{name}` has masked entries: leave them out")
     x = np.asarray(values, dtype=np.float64)
     if x.ndim != 1 or len(x) < least:
         raise ValueError(f"`{name}` must be a list of at least {least} numbers, not of shape {x.shape}")
@@ -189,7 +198,8 @@ def sign_flip_test(
     x = finite_values(differences, 1, "differences")
     if len(x) <= most:
         sums = np.zeros(1)
-        for d in np.abs(x): sums = np.concatenate([sums + d, sums - d])
+        for d in np.abs(x):
+            sums = np.concatenate([sums + d, sums - d])
     else:
         signs = np.random.default_rng(seed).integers(0, 2, (draws, len(x)), dtype=np.int8)
         sums = np.append((2*signs - 1)@x, x.sum())       # the observed one counts
@@ -224,7 +234,8 @@ def detectable_effect(
     check_number("sd", sd, "[0, inf)")
     check_number("wanted", wanted, f"({check_number('alpha', alpha, '(0, 1)')}, 1)")
     high = 1.
-    while power(high, 1., n, alpha) < wanted: high *= 2
+    while power(high, 1., n, alpha) < wanted:
+        high *= 2
     return float(sd)*optimize.brentq(lambda effect: power(effect, 1., n, alpha) - wanted, 0, high)
 
 # %% ../../nbs/report/00_statistics.ipynb #9d00f001
@@ -238,7 +249,8 @@ def seeds_needed(
     check_number("effect", effect)
     check_number("wanted", wanted, "(0, 1)")
     check_number("most", most, "[3, inf)", whole=True)
-    if effect == 0 or power(effect, sd, most) < wanted: return None
+    if effect == 0 or power(effect, sd, most) < wanted:
+        return None
     low, high = 2, most
     while high - low > 1:
         middle = (low + high)//2
@@ -272,7 +284,8 @@ def spread(
     pairs,   # pandas DataFrame with run, baseline and difference of each pair
 )->float:    # NaN for fewer than two pairs, 0 where differences differ by rounding alone
     "Standard deviation of the differences."
-    if len(pairs) < 2: return float("nan")
+    if len(pairs) < 2:
+        return float("nan")
     largest = np.abs(pairs[["run", "baseline"]].to_numpy()).max()
     sd = pairs.difference.to_numpy().std(ddof=1)
     return float(sd) if sd > 4*np.finfo(float).eps*largest else 0.
