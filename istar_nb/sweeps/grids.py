@@ -10,7 +10,6 @@ __all__ = ['measured', 'option_types', 'as_flag', 'combinations', 'read_yaml', '
 # %% ../../nbs/sweeps/00_grids.ipynb #6ffc9284
 import json
 import re
-import statistics
 import sys
 import warnings
 from collections import Counter
@@ -80,15 +79,13 @@ def combinations(
     if not isinstance(block, Mapping):
         raise TypeError(f"a block of a grid must map options to values, and is {block!r}")
     names, rows = list(block), product(*(_values_of(name, given, kind) for name, given in block.items()))
-    return [_configuration(dict(zip(names, row)), kind) for row in rows]
-
-# %% ../../nbs/sweeps/00_grids.ipynb #0f6929b4
-def _configuration(values:dict, kind:type=RunConfig):
-    "One configuration; an error says which one it was."
-    try:
-        return kind.from_dict(values)
-    except (TypeError, ValueError) as e:
-        raise type(e)(f"{e}, in {', '.join(f'{k}: {v}' for k, v in values.items())}") from None
+    configs = []
+    for values in (dict(zip(names, row)) for row in rows):
+        try:
+            configs.append(kind.from_dict(values))
+        except (TypeError, ValueError) as e:
+            raise type(e)(f"{e}, in {', '.join(f'{k}: {v}' for k, v in values.items())}") from None
+    return configs
 
 # %% ../../nbs/sweeps/00_grids.ipynb #91e252e5
 @cache
@@ -167,19 +164,6 @@ def _parts(spec:str|Path|Mapping|Sequence)->tuple[Mapping,Sequence|None,list]:
         raise ValueError("`seed` is given in a block and `seeds` for the whole grid: leave one out")
     return base, seeds, runs
 
-# %% ../../nbs/sweeps/00_grids.ipynb #226b0867
-def _unique(
-    configs:Sequence[RunConfig], # in any order
-)->list[RunConfig]:              # in the same order, the first of every id
-    "Configurations without repetitions; a warning says how many there were."
-    kept = {}
-    for c in configs:
-        kept.setdefault(c.id, c)
-    if twice := len(configs) - len(kept):
-        warnings.warn(f"{twice} of {len(configs)} configurations describe the same run as an earlier one and are left "
-                      "out", stacklevel=3)
-    return list(kept.values())
-
 # %% ../../nbs/sweeps/00_grids.ipynb #bede6ba5
 def whole_numbers(seeds, name:str)->list[int]:
     "Seeds; an error for what is none."
@@ -202,9 +186,14 @@ def grid(
     configs = [c for b in runs for c in ([b] if isinstance(b, kind) else block(b))]
     if seeds is not None:
         configs = [replace(c, seed=s) for s in whole_numbers(seeds, "seeds") for c in configs]
-    configs = _unique(configs)
-    plain = [c.plain for c in configs if isinstance(c, RunConfig) and c.multiple]
-    return list({c.id: c for c in (*plain, *configs)}.values())
+    kept: dict = {}
+    for c in configs:
+        kept.setdefault(c.id, c)
+    if twice := len(configs) - len(kept):
+        warnings.warn(f"{twice} of {len(configs)} configurations describe the same run as an earlier one and are left "
+                      "out", stacklevel=2)
+    plain = [c.plain for c in kept.values() if isinstance(c, RunConfig) and c.multiple]
+    return list({c.id: c for c in (*plain, *kept.values())}.values())
 
 # %% ../../nbs/sweeps/00_grids.ipynb #9db2ec72
 def with_seeds(
@@ -216,13 +205,6 @@ def with_seeds(
     for c in configs:
         points.setdefault(replace(c, seed=0).id, c)
     return [replace(c, seed=s) for s in dict.fromkeys(seeds) for c in points.values()]
-
-# %% ../../nbs/sweeps/00_grids.ipynb #4554f41a
-def _alike(config:RunConfig)->tuple:
-    "What the duration of a run depends on."
-    names = ("task", "model", "epochs", "limit", "validation_limit", "max_length", "batch_size", "accumulate",
-             "precision", "gradient_checkpointing")
-    return tuple(getattr(config, name) for name in names)
 
 # %% ../../nbs/sweeps/00_grids.ipynb #3e97a065
 def duration(
@@ -240,7 +222,6 @@ class Plan:
     "What of a grid is done, what failed, and what is left."
     configs: list[RunConfig]       # of the whole grid
     status: dict[str, str]         # "done" or "failed" of the ids that have a record
-    seconds: dict[tuple, float]    # median time of the runs that are alike
     retry_failed: bool = False     # failed runs are rerun
     origins: dict[str, dict] = field(default_factory=dict) # the `data` of the finished runs' records
 
@@ -250,25 +231,12 @@ class Plan:
         settled = ("done",) if self.retry_failed else ("done", "failed")
         return [c for c in self.configs if self.status.get(c.id) not in settled]
 
-    def cost(self, configs:Sequence[RunConfig])->tuple[float,int]: # seconds, and how many runs they leave out
-        "The estimated time of runs, one after another."
-        times = [self.seconds.get(_alike(c)) for c in configs]
-        return sum(s for s in times if s is not None), times.count(None)
-
-    def estimate(self, configs:Sequence[RunConfig])->str:
-        "The cost in words."
-        seconds, unknown = self.cost(configs)
-        if unknown == len(configs):
-            return "unknown" if configs else ""
-        return f"about {duration(seconds)}" + (f" and {unknown} of unknown length" if unknown else "")
-
     def summary(self)->str:
         "The plan in one line."
-        counts, todo = Counter(self.status.get(c.id) for c in self.configs), self.todo
+        counts = Counter(self.status.get(c.id) for c in self.configs)
         after = " to be rerun" if self.retry_failed else " and left alone"
         failed = f", {counts['failed']} failed{after}" if counts["failed"] else ""
-        time = f", time one after another: {self.estimate(todo)}" if todo else ""
-        return f"{len(self.configs)} runs: {counts['done']} done{failed}, {len(todo)} to do{time}"
+        return f"{len(self.configs)} runs: {counts['done']} done{failed}, {len(self.todo)} to do"
 
 # %% ../../nbs/sweeps/00_grids.ipynb #3611cb73
 def plan(
@@ -276,15 +244,10 @@ def plan(
     root:str|Path,               # folder or fsspec URL of the store
     retry_failed:bool=False,     # count failed runs among those to do
 )->Plan:
-    "What of a grid is done, what failed, what is left and how long that may take."
-    status, times, origins = {}, {}, {}
-    for record in iterate_records(root):
-        status[record.id], origins[record.id] = record.status, record.data
-        config = RunConfig.from_dict(record.config)
-        if record.status == "done" and record.seconds is not None:
-            times.setdefault(_alike(config), []).append(record.seconds)
-    medians = {key: statistics.median(seconds) for key, seconds in times.items()}
-    return Plan(configs, status, medians, retry_failed, origins)
+    "What of a grid is done, what failed and what is left."
+    records = {record.id: record for record in iterate_records(root)}
+    return Plan(configs, {run: record.status for run, record in records.items()}, retry_failed,
+                {run: record.data for run, record in records.items()})
 
 # %% ../../nbs/sweeps/00_grids.ipynb #cf532cac
 def terminal()->"Console":
@@ -301,13 +264,13 @@ def show_plan(plan:Plan)->None:
     table, groups, todo = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0)), {}, {c.id for c in plan.todo}
     for name in ("task", "model", "method"):
         table.add_column(name, overflow="fold")
-    for name in ("runs", "done", "failed", "to do", "time"):
-        table.add_column(name, justify="right", no_wrap=name != "time")
+    for name in ("runs", "done", "failed", "to do"):
+        table.add_column(name, justify="right", no_wrap=True)
     for c in plan.configs:
         groups.setdefault((c.task, c.model, c.method), []).append(c)
     for group, configs in groups.items():
         counts, left = Counter(plan.status.get(c.id) for c in configs), [c for c in configs if c.id in todo]
-        numbers = len(configs), counts["done"], counts["failed"], len(left), plan.estimate(left)
+        numbers = len(configs), counts["done"], counts["failed"], len(left)
         table.add_row(*group, *map(str, numbers))
     terminal().print(plan.summary(), table, sep="\n")
 

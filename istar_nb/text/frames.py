@@ -154,19 +154,6 @@ def _find_types(
             if name in row:
                 row[name] = found.get(row[name], row[name] or None)
 
-# %% ../../nbs/text/00_frames.ipynb #cf06c1a3
-def _named(
-    rows:list[Mapping],  # of a table
-    features:Any,        # of a `datasets.Dataset`; anything else says nothing
-)->list[Mapping]:
-    "Rows with the names of their classes in place of the numbers."
-    if not isinstance(features, Mapping):
-        return rows
-    named = {column: kind.names for column, kind in features.items() if hasattr(kind, "int2str")}
-    def name(cell, names):
-        return names[cell] if isinstance(cell, Integral) and 0 <= cell < len(names) else None
-    return [row | {column: name(row[column], names) for column, names in named.items()} for row in rows]
-
 # %% ../../nbs/text/00_frames.ipynb #023ef207
 def frame_rows(
     frame:Any,       # DataFrame of pandas or polars, table of Arrow, `datasets.Dataset`, or rows as dictionaries
@@ -182,7 +169,12 @@ def frame_rows(
     if isinstance(frame, Mapping) or not all(isinstance(row, Mapping) for row in rows):
         raise TypeError(f"`{name}` must be a DataFrame, a Dataset or a list of rows as dictionaries, "
                         f"not {type(frame).__name__}")
-    return _named(rows, getattr(frame, "features", None))
+    features = getattr(frame, "features", None)    # of a `datasets.Dataset`
+    classes = {} if not isinstance(features, Mapping) else {
+        column: kind.names for column, kind in features.items() if hasattr(kind, "int2str")}
+    def name(cell, names):
+        return names[cell] if isinstance(cell, Integral) and 0 <= cell < len(names) else None
+    return [row | {column: name(row[column], names) for column, names in classes.items()} for row in rows]
 
 # %% ../../nbs/text/00_frames.ipynb #ef12897d
 def _read_file(path:Path)->list[Mapping]:

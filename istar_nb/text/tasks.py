@@ -327,20 +327,6 @@ class TaskData:
     sha256:str                          # content hash of both splits
     note:str=""                         # what else a reader of the numbers must know, such as the Python version
 
-# %% ../../nbs/text/03_tasks.ipynb #9f6b3b9e
-def _from_hub(task):
-    "Both splits from the Hugging Face hub, or from a local folder that `task.hub` names instead."
-    if task.hub is None:
-        raise ValueError(f"{task.name} is not on the hub: name the folder of its files, `data_dir`")
-    from datasets import load_dataset
-    splits, names = load_dataset(*task.hub), dict(task.renames)
-    lacking = {"train", "validation"} - set(splits)
-    if lacking:
-        raise ValueError(f"{task.hub[0]} has the splits {', '.join(splits)} and lacks {', '.join(sorted(lacking))}")
-    rows = {split: [{names.get(k, k): v for k, v in row.items()} for row in splits[split]]
-            for split in ("train", "validation")}
-    return dict(**rows, source="hub", note="/".join(part for part in task.hub if part))
-
 # %% ../../nbs/text/03_tasks.ipynb #869b389f
 def load_task(
     name:str|Task,              # a name in `TASKS`, or a row that is not in it
@@ -358,11 +344,18 @@ def load_task(
         place = local_path(folder)/task.path
         raw = dict(train=read_splits(place/"train.jsonl.gz")["train"], source="data_dir", note="",
                    validation=read_splits(place/"validation.jsonl.gz")["train"])
-    elif hub:
-        raw = _from_hub(task)
+    elif hub and task.hub:
+        from datasets import load_dataset
+        splits, names = load_dataset(*task.hub), dict(task.renames)
+        if lacking := {"train", "validation"} - set(splits):
+            raise ValueError(f"{task.hub[0]} has the splits {', '.join(splits)} and lacks {', '.join(sorted(lacking))}")
+        raw = {split: [{names.get(k, k): v for k, v in row.items()} for row in splits[split]]
+               for split in ("train", "validation")}
+        raw |= dict(source="hub", note="/".join(part for part in task.hub if part))
     else:
         raise ValueError(f"no data for {task.name}: name a folder that has {task.path}/train.jsonl.gz, with "
-                           "`data_dir` or the variable ISTAR_DATA, or allow downloads from the hub with `hub`")
+                         "`data_dir` or the variable ISTAR_DATA"
+                         + (", or allow downloads from the hub with `hub`" if task.hub else "; it is not on the hub"))
     rows = {split: [_normalize(row, i, task) for i, row in enumerate(raw[split])] for split in ("train", "validation")}
     return TaskData(task, **rows, source=raw["source"], sha256=content_hash(**rows), note=raw["note"])
 
