@@ -189,7 +189,9 @@ def measure_command(
         found = measure_embeddings(embeddings, None, None, zeta, reference, processes,
                                    dict(column=texts.column, ids=ids))
         found = {readable(Path(embeddings).name): found}
-        return _report(Isotropy(f"points of a file{said}", tokens, found, environment()), out/"isotropy", explain=True)
+        if first:
+            _report(Isotropy(f"points of a file{said}", tokens, found, environment()), out/"isotropy", explain=True)
+        return
     read, source = texts.read()
     if tokens == "audit":
         found = audit(model, read(), layers, texts.hub, max_length=max_length, progress=progress)
