@@ -115,7 +115,9 @@ def _check_unused(
 
 # %% ../../nbs/app/02_measuring.ipynb #61c0a11e
 def _report(found:object, place:Path, **shown)->None:
-    "Show a measurement and write its report, beside an earlier one."
+    "Show a measurement and write its report, beside an earlier one; the first process of a launcher speaks for all."
+    if place_of_process()[0]:
+        return
     found.show(**shown)    # before anything is written: a full disk must not cost the numbers
     earlier = kept(*(Path(f"{place}.{kind}") for kind in ("html", "json")))
     values, page = (found.save(f"{place}.{kind}") for kind in ("json", "html"))
@@ -176,8 +178,7 @@ def measure_command(
         _check_unused(measure_command, "has no meaning with --tokens audit, whose batches are 32 texts each",
                       batch_tokens=batch_tokens, processes=processes, device=device, dtype=dtype, zeta=zeta)
     out = check_place("--out", local_path(out))
-    first = place_of_process()[0] == 0    # the first process of a launcher speaks for all
-    progress, layers = texts.progress and first, "all" if layers is None else layers
+    progress, layers = texts.progress and place_of_process()[0] == 0, "all" if layers is None else layers
     with waiting("starting", progress):
         from istar_nb.report.audit import audit
         from istar_nb.report.isotropy import Isotropy
@@ -189,9 +190,7 @@ def measure_command(
         found = measure_embeddings(embeddings, None, None, zeta, reference, processes,
                                    dict(column=texts.column, ids=ids))
         found = {readable(Path(embeddings).name): found}
-        if first:
-            _report(Isotropy(f"points of a file{said}", tokens, found, environment()), out/"isotropy", explain=True)
-        return
+        return _report(Isotropy(f"points of a file{said}", tokens, found, environment()), out/"isotropy", explain=True)
     read, source = texts.read()
     if tokens == "audit":
         found = audit(model, read(), layers, texts.hub, max_length=max_length, progress=progress)
@@ -205,8 +204,7 @@ def measure_command(
     found, n = measure_corpus(model, read(), texts.hub, tokens, layers, batch_tokens, max_length, progress, None, zeta,
                               others, processes, loading)
     source = f"{n:,} text{'s'*(n != 1)} of {source}, tokens: {tokens}{cut_note(max_length)}"
-    if first:
-        _report(Isotropy(source + said, tokens, found, environment()), out/"isotropy", explain=True)
+    _report(Isotropy(source + said, tokens, found, environment()), out/"isotropy", explain=True)
 
 # %% ../../nbs/app/02_measuring.ipynb #c6b7cc53
 def compare_command(
