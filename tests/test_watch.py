@@ -117,6 +117,7 @@ def test_a_sentence_transformer_is_measured_as_the_model_inside_it():
     assert outer.equals(inner)
 
 
+@pytest.mark.system
 def test_watch_and_measure_agree_on_sst2(data_dir):
     "The 872 texts of SST-2's validation split: 0.2942 at the last layer, where padding made it 0.0948."
     st = pytest.importorskip("sentence_transformers")
