@@ -30,6 +30,7 @@ from .pretrain_runs import PretrainConfig, PretrainRecord
 from ..base.programs import check_alone
 from ..penalties.regularizers import IStar, pooled_isoscore
 from ..training.records import data_sha256, folder_hashes, made_before, model_hashes
+from ..training.runs import RunConfig
 from ..training.training import held, load_checkpoint, written
 from ..training.updates import Progress, Setup, check_loss, machine, make_accelerator, optimize, step
 from ..training.training import Objective, carry_through
@@ -258,7 +259,7 @@ def save_pretrained(setup:Setup, folder:Path)->None:
 # %% ../../nbs/study/11_pretraining.ipynb #b5254767
 def _made_from(config:PretrainConfig, data_dir:str|Path|None=None, hub:bool=False, *, target:Path)->dict[str,str|None]:
     "The hashes of the texts and of a given encoder as they are now, and of the model in its folder; None: not at hand."
-    hashes = [data_sha256(name, data_dir, hub) for name in config.texts.split("+")]
+    hashes = [data_sha256(RunConfig(task=name), data_dir, hub) for name in config.texts.split("+")]
     texts = None if None in hashes else hashlib.sha256("".join(hashes).encode()).hexdigest()
     return dict(texts_sha256=texts, **folder_hashes([target]), **_start_hashes(config))
 

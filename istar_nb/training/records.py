@@ -11,13 +11,11 @@ __all__ = ['packed_file', 'Kind', 'remedy', 'finite', 'Recorded', 'RunRecord', '
 # %% ../../nbs/training/03_records.ipynb #1c38702e
 import json
 import math
-import os
 import platform
 import subprocess
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import ClassVar, Literal, Self, TypeVar
@@ -25,9 +23,9 @@ from typing import ClassVar, Literal, Self, TypeVar
 import numpy as np
 
 import istar_nb
-from ..base.files import files_sha256, json_files, local_path, open_root, read_text, write_whole
+from ..base.files import files_sha256, json_files, open_root, read_text, write_whole
 from .runs import Described, RunConfig, check_type, schema
-from ..text.tasks import TASKS, load_task, one_answer
+from ..text.tasks import load_task, one_answer
 
 # %% ../../nbs/training/03_records.ipynb #c95a051a
 def finite(value):
@@ -122,14 +120,11 @@ def _git_commit()->str|None: # hash, with "+" when the checkout has changes; Non
     "The commit of the checkout that `istar_nb` is imported from."
     package = Path(istar_nb.__file__)
     def git(*args):
-        done = subprocess.run(["git", "-C", str(package.parent), *args], capture_output=True, text=True, timeout=10)
-        if done.returncode:
-            raise OSError(done.stderr)
-        return done.stdout.strip()
+        command = ["git", "-C", str(package.parent), *args]
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     try:
-        if git("ls-files", package.name) == "":
-            return None
-        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+        if git("ls-files", package.name):
+            return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.SubprocessError):
         return None
 
@@ -360,43 +355,17 @@ def other_origin(
     both = [(words, data.get(name), now.get(name)) for name, words in _origins.items()]
     return " and ".join(f"other {words} (sha256 {a[:12]}, now {b[:12]})" for words, a, b in both if a and b and a != b)
 
-# %% ../../nbs/training/03_records.ipynb #d159e0ce
-@lru_cache(64)
-def _hash_of_rows(task:str, folder:str|None, hub:bool, stamps:tuple)->str: # 64 hexadecimal digits
-    "Content hash of a task whose files have these sizes and times."
-    return load_task(task, folder, hub).sha256
-
 # %% ../../nbs/training/03_records.ipynb #dc8276f8
 def data_sha256(
-    name:str,                    # a task of `istar tasks`
+    config:RunConfig,            # of the run whose rows are hashed
     data_dir:str|Path|None=None, # folder with the tasks' files; None for `ISTAR_DATA`
     hub:bool=False,              # the Hugging Face hub may be asked
 )->str|None:                     # 64 hexadecimal digits; None where the data is not at hand
-    "Content hash of a task's rows as they are now, which are read again only if their files have changed."
-    folder, task = data_dir or os.environ.get("ISTAR_DATA"), TASKS.get(name)
-    if task is None:
-        return None
-    splits = ("train", "validation") if folder and not task.make else ()
+    "Content hash of the rows of a run's task, or of its own tables, as they are now."
     try:
-        stats = [(local_path(folder)/task.path/f"{split}.jsonl.gz").stat() for split in splits]
-        return _hash_of_rows(name, folder and str(folder), hub,
-                             tuple((stat.st_size, stat.st_mtime_ns) for stat in stats))
+        return load_task(config.task_source, data_dir, hub).sha256
     except (ValueError, OSError, ImportError):
         return None
-
-# %% ../../nbs/training/03_records.ipynb #799474c4
-def _folders_of(name:str)->list[Path]: # one, or two where the encoder has its own; an error where there is none
-    "Where the files of a model are; nothing is downloaded."
-    from istar_nb.text.encoders import local_source, weights_folder, without_revision
-    if name.startswith("tiny-"):
-        return []
-    place, revision = without_revision(name)
-    source = local_source(place)
-    if not Path(source).is_dir():
-        from transformers.utils import cached_file
-        found = cached_file(source, "config.json", revision=revision or None, local_files_only=True)
-        source = str(Path(found).parent)
-    return list(dict.fromkeys((Path(source), Path(weights_folder(source)))))
 
 # %% ../../nbs/training/03_records.ipynb #7994b4c5
 def folder_hashes(
@@ -418,22 +387,25 @@ def model_hashes(
     prefix:str="", # of the names
 )->dict[str,str|None]: # of `folder_hashes`; None for a model without files, or whose files are not at hand
     "The hashes of a model that has a name."
+    from istar_nb.text.encoders import local_source, weights_folder, without_revision
+    if name.startswith("tiny-"):
+        return folder_hashes([], prefix)
     try:
-        return folder_hashes(_folders_of(name), prefix)
+        place, revision = without_revision(name)
+        source = local_source(place)
+        if not Path(source).is_dir():
+            from transformers.utils import cached_file
+            found = cached_file(source, "config.json", revision=revision or None, local_files_only=True)
+            source = str(Path(found).parent)
+        folders = dict.fromkeys((Path(source), Path(weights_folder(source))))    # one, unless the encoder has its own
+        return folder_hashes(list(folders), prefix)
     except (ValueError, OSError, ImportError):
         return folder_hashes([], prefix)
 
 # %% ../../nbs/training/03_records.ipynb #df77dce4
 def origin(config:RunConfig, data_dir:str|Path|None=None, hub:bool=False)->dict[str,str|None]:
     "The hashes of what a run would be made from today, by their names in a record."
-    if config.train is None:
-        rows = data_sha256(config.task, data_dir, hub)
-    else:
-        try:
-            rows = load_task(config.task_source).sha256
-        except (ValueError, OSError):
-            rows = None
-    return dict(sha256=rows, **model_hashes(config.model))
+    return dict(sha256=data_sha256(config, data_dir, hub), **model_hashes(config.model))
 
 # %% ../../nbs/training/03_records.ipynb #7aaec3aa
 def made_before(config:Described, root:str|Path, data_dir:str|Path|None=None, hub:bool=False, remake:bool=False,
