@@ -530,11 +530,11 @@ def test_a_log_holds_lines_only(words, run):
 
 def test_a_model_is_measured_on_the_accelerator(measure, monkeypatch):
     "Batches follow the model, and the numbers are the CPU's."
-    seen, whole = [], model_measures._read_layers
+    seen, whole = [], model_measures.read_layers
     def noted(model, *args, **options):
         seen.append(next(model.parameters()).device.type)
         return whole(model, *args, **options)
-    monkeypatch.setattr(model_measures, "_read_layers", noted)
+    monkeypatch.setattr(model_measures, "read_layers", noted)
     def found(): return measure("--task", "stdlib-docs", "--limit", "60", "--tokens", "mean")["measures"]["tiny-bert"]
     here = found()
     with Accelerator(): there = found()

@@ -16,7 +16,7 @@ from istar_nb.penalties.isolayer import Features, isotropy_loss
 from istar_nb.geometry.scores import isoscore, isoscore_unbiased
 from istar_nb.geometry.measures import (effective_rank, explained_variance, mean_activation,
                                         mean_cosine, outlier_dimensions, partition_score, sv_anisotropy)
-from istar_nb.report.model_measures import Measurement, pooled_of
+from istar_nb.report.model_measures import Measurement, with_union
 from istar_nb.penalties.topology import h0_bars, persistent_entropy, select_bars
 from istar_nb.geometry.transforms import AllButTheTop, Whitening
 
@@ -285,7 +285,7 @@ def test_a_union_of_layers_has_the_dimension_of_tokens_not_of_their_way_through_
     for l in range(3):
         parts.append(Measurement(sample=600))
         parts[l].update(states + 0.05*l)
-    alone, union = two_nn(states), pooled_of(parts)["pooled"].summary()
+    alone, union = two_nn(states), with_union(dict(enumerate(parts, 1)))["pooled"].summary()
     assert abs(union["two_nn"] - alone) < 1 and union["count"] == 3600
     near = torch.cat([states[:300], states[:300]*(1 + 1e-7)])
     with pytest.raises(ValueError, match="0 points without a double"): two_nn(near)

@@ -28,7 +28,7 @@ from istar_nb.geometry.measures import (effective_rank, explained_variance, mean
 from istar_nb.report.audit import _summaries
 from istar_nb.report.comparing import _difference, _measures
 from istar_nb.report.isotropy import measure
-from istar_nb.report.model_measures import Measurement, measure_embeddings, pooled_of
+from istar_nb.report.model_measures import Measurement, measure_embeddings, with_union
 from istar_nb.text.features import text_batches
 from istar_nb.app.measuring import TextOptions
 from istar_nb.geometry.scores import isoscore, isoscore_with_error
@@ -634,7 +634,7 @@ def test_a_layer_keeps_two_matrices_and_a_union_of_few_points_leaves_layers_with
     one = measured(12_000, d)
     assert one.total.sums.nbytes <= 2*(d + 4)*(d + 1)*8
     layers = [measured(3000, d) for _ in range(3)]
-    assert all(m.total.whole for m in layers) and not pooled_of(layers)["pooled"].total.whole
+    assert all(m.total.whole for m in layers) and not with_union(dict(enumerate(layers, 1)))["pooled"].total.whole
     assert all(m.total.whole for m in layers)
 
 

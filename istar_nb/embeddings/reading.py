@@ -17,10 +17,9 @@ from torch import Tensor, nn
 from ..base.matrices import matrix_parts
 from ..base.points import as_points
 from ..base.programs import progress_bar, waiting
-from ..report.model_measures import Points, as_texts, checked_batches, find_encoder
+from ..report.model_measures import Points, as_texts, find_encoder, model_inputs
 from ..text.features import Numbering, text_batches
 from ..text.encoders import Encoder, hidden_states, local_source, quiet
-from ..training.evaluation import read_states
 
 # %% ../../nbs/embeddings/00_reading.ipynb #3dcfcf4e
 class Vectors(NamedTuple):
@@ -33,19 +32,15 @@ def _is_sentence_model(model:object)->bool:
     return hasattr(model, "encode") and isinstance(model, nn.Module) and hasattr(model, "similarity")
 
 
+@torch.no_grad()
 def _from_encoder(encoder:Encoder, texts:Sequence[str], tokens:str, max_length:int, progress:bool)->Vectors:
     "The last layer's states, as one vector a text."
-    device, points = next(encoder.model.parameters()).device, {}
-    def forward(model, batch):
-        numbers = batch.pop("text_numbers")
-        return numbers, hidden_states(model, {k: v.to(device) for k, v in batch.items()})
-    bar = progress_bar(None, "reading", progress, unit=" texts", total=len(texts))
-    batches = text_batches([(text,) for text in texts], Numbering(encoder.tokenizer), max_length=max_length)
-    for numbers, states in read_states(encoder.model, checked_batches(encoder.model, batches), forward):
-        vectors = as_texts(states.layers[-1], states.mask.bool(), tokens, states.causal).detach().float().cpu()
-        points |= dict(zip(numbers.tolist(), vectors))
-        bar.update(len(numbers))
-    bar.close()
+    batches, points = text_batches([(text,) for text in texts], Numbering(encoder.tokenizer), max_length=max_length), {}
+    with progress_bar(None, "reading", progress, unit=" texts", total=len(texts)) as bar:
+        for numbers, inputs in model_inputs(encoder.model, batches, bar):
+            states = hidden_states(encoder.model, inputs)
+            vectors = as_texts(states.layers[-1], states.mask.bool(), tokens, states.causal).float().cpu()
+            points |= dict(zip(numbers.tolist(), vectors))
     if lacking := set(range(len(texts))) - set(points):
         raise ValueError(f"`texts`: {texts[min(lacking)]!r:.60} has no token, and so no vector")
     return Vectors(torch.stack([points[i] for i in range(len(texts))]), f"last layer, {tokens} of the tokens")
@@ -73,18 +68,6 @@ def _sentence_model(name:str, hub:bool)->object|None: # a SentenceTransformer; N
         return SentenceTransformer(source, local_files_only=not hub)
 
 
-def _in_roles(model:object, texts:Sequence[str], roles:Sequence[str], progress:bool)->np.ndarray: # (n, d) float32
-    "Vectors of a SentenceTransformer, as its retrieval evaluator makes them of queries and of documents."
-    calls, parts, order = dict(query="encode_query", document="encode_document"), [], []
-    for role in dict.fromkeys(roles):
-        places = [i for i, other in enumerate(roles) if other == role]
-        encode = getattr(model, calls.get(role, "encode"))
-        x = encode([texts[i] for i in places], show_progress_bar=progress, convert_to_numpy=True)
-        parts.append(np.asarray(x, np.float32))
-        order += places
-    return np.concatenate(parts)[np.argsort(order)]
-
-
 def sentence_vectors(
     model:object,            # a name, a SentenceTransformer, or (model, tokenizer)
     texts:Sequence[str],     # of any number
@@ -106,7 +89,15 @@ def sentence_vectors(
             own = _sentence_model(given, hub)
     if own is None:
         return _from_encoder(find_encoder(given, hub), texts, tokens or "mean", max_length, progress)
-    x = _in_roles(own, texts, roles or [""]*len(texts), progress)
+    calls, parts, order = dict(query="encode_query", document="encode_document"), [], []
+    roles = roles or [""]*len(texts)
+    for role in dict.fromkeys(roles):    # as the retrieval evaluator of sentence-transformers does
+        places = [i for i, other in enumerate(roles) if other == role]
+        encode = getattr(own, calls.get(role, "encode"))
+        x = encode([texts[i] for i in places], show_progress_bar=progress, convert_to_numpy=True)
+        parts.append(np.asarray(x, np.float32))
+        order += places
+    x = np.concatenate(parts)[np.argsort(order)]
     prompts = " with the model's prompts"*any((own.prompts or {}).values())
     return Vectors(torch.from_numpy(x), f"as sentence-transformers makes them{prompts}")
 

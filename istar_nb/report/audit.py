@@ -9,6 +9,7 @@ __all__ = ['PARTS', 'between_share', 'Audit', 'audit']
 from collections.abc import Iterable
 
 import numpy as np
+import torch
 
 from ..base.checks import check_number
 from ..base.programs import progress_bar, waiting
@@ -17,11 +18,10 @@ from ..geometry.halves import Halves, keys_of, total_of
 from ..geometry.streaming import allowed_memory, points_of
 from ..geometry.sums import parts_of
 from .isotropy import Isotropy, text_tuples
-from .model_measures import Measurement, check_layers, find_encoder, pooled_of
+from .model_measures import Measurement, check_layers, find_encoder, model_inputs, with_union
 from .reports import layer_label, error_note, gaps, show_table, with_error
 from ..text.features import Numbering, cut_note, random_batches
 from ..text.encoders import hidden_states
-from ..training.evaluation import read_states
 from ..training.records import environment, finite
 
 # %% ../../nbs/report/11_audit.ipynb #ad170008
@@ -43,8 +43,7 @@ def _summaries(found:dict[str,dict[int,Measurement]])->dict[str,dict[str,dict]]:
     "What has been measured, also of layers 1 to L together."
     every, measured = {}, {}
     for part, measurements in found.items():
-        deep = [m for l, m in measurements.items() if l > 0 and m.count]
-        every[part] = {str(l): m for l, m in measurements.items()} | pooled_of(deep)
+        every[part] = with_union(measurements)
         nothing = dict(count=0, reason="there is no padding")
         measured[part] = {l: m.summary_or_reason() if m.count else dict(nothing) for l, m in every[part].items()}
     for l, text in every["text"].items():
@@ -67,18 +66,16 @@ class Audit(Isotropy):
                    self.source, "\n".join(notes))
 
 # %% ../../nbs/report/11_audit.ipynb #ad17000e
+@torch.no_grad()
 def _read(encoder, texts:list, layers:object, batch_size:int, max_length:int, seed:int, progress:bool,
           memory:float|None)->tuple[dict[str,dict[int,Measurement]],int]: # part -> layer -> measurement; positions
     "One pass over the texts."
-    device, positions, read = next(encoder.model.parameters()).device, 0, 0
     found, memory = {part: {} for part in PARTS}, allowed_memory(memory, 1/2)
-    text, padding, both = found.values()
-    def forward(model, batch):
-        numbers = batch.pop("text_numbers")
-        return numbers, hidden_states(model, {k: v.to(device) for k, v in batch.items()}, layers)
+    (text, padding, both), positions, read = found.values(), 0, 0
     batches = random_batches(texts, Numbering(encoder.tokenizer), batch_size, max_length, seed)
     bar = progress_bar(None, "audit: reading", progress, unit=" texts", total=len(texts))
-    for rows, states in read_states(encoder.model, batches, forward):
+    for rows, inputs in model_inputs(encoder.model, batches, bar):
+        states = hidden_states(encoder.model, inputs, layers)
         chosen, mask = states.choose(layers), states.mask.bool()
         numbers = np.arange(read, read + len(mask))
         for l in chosen:
@@ -93,7 +90,6 @@ def _read(encoder, texts:list, layers:object, batch_size:int, max_length:int, se
             points, index = points_of(x, None, "all")[:2]
             both[l].sample.update(points, index, keys_of((read << 24) + np.arange(len(index))))
         read, positions = read + len(mask), positions + mask.numel()
-        bar.update(len(mask))
     bar.close()
     for l, m in both.items():
         m.total.join(text[l].total)

@@ -17,26 +17,25 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from tqdm.std import tqdm
 
 from ..base.checks import check_number
 from ..base.files import local_path
 from ..base.matrices import matrix_parts, row_keys
 from ..base.points import as_points, unit_rows, working_dtype
-from ..base.programs import waiting
+from ..base.programs import progress_bar, waiting
 from ..base.states import layer_count, layer_numbers
 from ..geometry.halves import keys_of
 from ..geometry.second_moments import cka_of_layers
 from ..geometry.streaming import allowed_memory
 from .figures import compare_figure, measure_names, png_bytes
 from .isotropy import check_unread, text_tuples
-from .model_measures import (READINGS, Measurement, Points, Sample, TextReading, as_texts, check_layers,
-                                            checked_batches, distinct, find_encoder, model_label, row_error,
-                                            take_in_layer)
+from .model_measures import (READINGS, Measurement, Points, Sample, as_texts, check_layers,
+                                            distinct, find_encoder, model_label, read_layers, row_error)
 from .reports import (Section, html_page, layer_label, error_note, gaps, measure_table, save_report,
                                      show_table, with_error)
 from ..text.features import Numbering, cut_note, text_batches
-from ..text.encoders import Encoder, hidden_states
-from ..training.evaluation import read_states
+from ..text.encoders import Encoder
 from ..training.records import environment, finite
 
 # %% ../../nbs/report/09_comparing.ipynb #632ed372
@@ -53,7 +52,6 @@ def drawn_places(count:int, most:int)->Tensor: # (count,)
     return torch.full((count,), -1).index_copy(0, chosen, torch.arange(len(chosen)))
 
 # %% ../../nbs/report/09_comparing.ipynb #af92bf11
-@torch.no_grad()
 def see_model(
     encoder:Encoder,           # a model and its tokenizer
     batches:Iterator[dict],    # whose tokenizer is a `Numbering`
@@ -61,29 +59,24 @@ def see_model(
     tokens:str,                # one of `READINGS`
     layers:tuple[int,...]|str, # which layers
     memory:float,              # GB that sums may take
+    bar:tqdm|None=None,        # of `read_layers`
 )->Seen:
     "Read all texts with a model; where a text's states are not finite, it is left out."
-    seen = Seen({}, {}, torch.zeros(int(places.max()) + 1, dtype=torch.bool))
-    device = next(encoder.model.parameters()).device
-    def forward(model, batch):
-        numbers = batch.pop("text_numbers")
-        return numbers, hidden_states(model, {k: v.to(device) for k, v in batch.items()}, layers)
-    for numbers, states in read_states(encoder.model, checked_batches(encoder.model, batches), forward):
-        place, chosen = places[numbers], states.choose(layers)
-        kept = (place >= 0).nonzero()[:, 0]
-        seen.there[place[kept]] = True
-        for l in chosen:
-            x, name = states.layers[l], str(l)
-            if name not in seen.measures:
-                seen.measures[name] = Measurement(tokens, memory=memory/(len(chosen) + 3))
-                seen.vectors[name] = torch.zeros(len(seen.there), x.shape[-1])
-            good = take_in_layer(seen.measures[name], states, l, tokens, numbers)
-            seen.there[place[kept[~good[kept]]]] = False
-            vectors = as_texts(x, states.mask.bool(), tokens, states.causal)
-            seen.vectors[name][place[kept]] = vectors[kept.to(vectors.device)].float().cpu()
-    if not seen.measures:
+    vectors, there = {}, torch.zeros(int(places.max()) + 1, dtype=torch.bool)
+    lost = torch.zeros_like(there)
+    def keep(l, states, numbers, good):
+        kept = (places[numbers] >= 0).nonzero()[:, 0]
+        place = places[numbers][kept]
+        there[place] = True
+        lost[place[~good[kept]]] = True
+        x = as_texts(states.layers[l], states.mask.bool(), tokens, states.causal)
+        if str(l) not in vectors:
+            vectors[str(l)] = torch.zeros(len(there), x.shape[-1])
+        vectors[str(l)][place] = x[kept.to(x.device)].float().cpu()
+    found = read_layers(encoder.model, batches, tokens, layers, memory, bar, keep)
+    if not found:
         raise ValueError("`texts` hold no token")
-    return seen
+    return Seen({str(l): m for l, m in found.items()}, vectors, there & ~lost)
 
 # %% ../../nbs/report/09_comparing.ipynb #3a1d1ce2
 def see_points(
@@ -333,15 +326,14 @@ def _models_seen(models:list, texts:list, options:dict, hub:bool, tokens:str, la
         early = [find_encoder(m, hub) for m in models[:2]]
     names = [m if isinstance(m, str) else model_label(m[0]) for m in models]
     places, seen = drawn_places(len(texts), sample), {}
-    for i, (given, label) in enumerate(zip(models, distinct([Path(n).name or n for n in names], names))):
-        encoder = early[i] if i < 2 else find_encoder(given, hub)
+    for given, label in zip(models, distinct([Path(n).name or n for n in names], names)):
+        encoder = early.pop(0) if early else find_encoder(given, hub)
         check_layers(label, layers, layer_count(encoder.model))
         if isinstance(given, str):
             encoder.model.to(PartialState().device)
-        with TextReading(iter(texts), label, progress) as reading:
-            batches = text_batches(reading.texts(), Numbering(encoder.tokenizer), **options)
-            seen[label] = see_model(encoder, reading.done(batches), places, tokens, layers, memory)
-        early[i:i+1] = [None]*(i < 2)
+        batches = text_batches(texts, Numbering(encoder.tokenizer), **options)
+        with progress_bar(None, f"{label}: reading", progress, unit=" texts", total=len(texts)) as bar:
+            seen[label] = see_model(encoder, batches, places, tokens, layers, memory, bar)
     return seen
 
 # %% ../../nbs/report/09_comparing.ipynb #93cffa91
