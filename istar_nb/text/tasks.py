@@ -19,8 +19,8 @@ import platform
 import re
 import sys
 import sysconfig
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from numbers import Integral, Real
@@ -68,35 +68,14 @@ def _first_sentence(
         return text if 3 <= len(words) <= 60 else ""
     return ""
 
-# %% ../../nbs/text/03_tasks.ipynb #381c0bf5
-def _statements(
-    tree:ast.Module,   # as `ast.parse` gives it
-)->Iterator[ast.AST]:  # the module and every statement in it, outer before inner
-    "All statements, in the order of `ast.walk`, which spends most of its time in expressions: they hold no docstrings."
-    waiting = deque([tree])
-    while waiting:
-        yield (node := waiting.popleft())
-        for part in ("body", "handlers", "orelse", "finalbody", "cases"):
-            waiting.extend(getattr(node, part, ()))
-
 # %% ../../nbs/text/03_tasks.ipynb #1533f58c
 def _docstring_sentences(
     path:Path, # a Python source file
 )->list[str]:  # first sentences of its module, class and function docstrings, outer before inner
     "First sentences of all docstrings in a file, which is parsed and never imported."
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    # Syntax trees hold no cycles to collect: parsing takes half the time. And a collection in the middle lets other
-    # threads parse, upon which Python 3.11 may miscount the depth of the tree (CPython's issue 106905).
-    collected = gc.isenabled()
-    gc.disable()
-    try:
-        tree = ast.parse(path.read_bytes())
-    finally:
-        if collected:
-            gc.enable()
-    nodes = [node for node in _statements(tree) if isinstance(node, documented)]
-    sentences = [_first_sentence(ast.get_docstring(node, clean=False) or "") for node in nodes]
-    return [sentence for sentence in sentences if sentence]
+    nodes = [node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, documented)]
+    return list(filter(None, [_first_sentence(ast.get_docstring(node, clean=False) or "") for node in nodes]))
 
 # %% ../../nbs/text/03_tasks.ipynb #477af402
 def _module_files(
@@ -125,34 +104,26 @@ def stdlib_sentences(
         first.setdefault(key, row)
     return [row for key, row in first.items() if len(labels[key]) == 1]
 
-# %% ../../nbs/text/03_tasks.ipynb #f00cb1fb
-def _split_by_file(
-    rows:list[dict],   # rows with `label` and `file`
-    fraction:float=.2, # the share of each label's rows that validation may take, in (0, 1)
-)->tuple[list[dict],list[dict]]: # train and validation rows, in their old order; no file on both sides
-    "Split rows so that every file is on one side and every label keeps its share."
-    held = set()
-    for label in {row["label"] for row in rows}:
-        sizes = Counter(row["file"] for row in rows if row["label"] == label)
-        room = fraction * sizes.total()
-        for name in sorted(sizes, key=lambda name: hashlib.sha256(name.encode()).hexdigest()):
-            if sizes[name] <= room:
-                held.add(name)
-                room -= sizes[name]
-    return [row for row in rows if row["file"] not in held], [row for row in rows if row["file"] in held]
-
 # %% ../../nbs/text/03_tasks.ipynb #bb9bd859
 @cache
 def stdlib_docs(
     root:Path|None=None, # folder of the standard library; None: that of the running Python
 )->dict:                 # train and validation rows, source "stdlib", and a note on the Python they came from
-    "The rows of the task `stdlib-docs`."
-    base = Path(root or sysconfig.get_paths()["stdlib"])
-    train, validation = _split_by_file(stdlib_sentences(base))
+    "The rows of the task `stdlib-docs`, split so that every file is on one side and every topic keeps its share."
+    base, held = Path(root or sysconfig.get_paths()["stdlib"]), set()
+    rows = stdlib_sentences(base)
+    for label in range(len(TOPICS)):
+        sizes = Counter(row["file"] for row in rows if row["label"] == label)
+        room = sizes.total()/5
+        for name in sorted(sizes, key=lambda name: hashlib.sha256(name.encode()).hexdigest()):
+            if sizes[name] <= room:
+                held.add(name)
+                room -= sizes[name]
     lacking = [name for names in TOPICS.values()
                for name in names if name in sys.stdlib_module_names and not _module_files(name, base)]
     note = f"Python {platform.python_version()}" + (f", without the sources of {', '.join(lacking)}" if lacking else "")
-    return dict(train=train, validation=validation, source="stdlib", note=note)
+    return dict(train=[row for row in rows if row["file"] not in held],
+                validation=[row for row in rows if row["file"] in held], source="stdlib", note=note)
 
 # %% ../../nbs/text/03_tasks.ipynb #27b259dc
 KINDS = dict(classification=("accuracy", "f1", "matthews"), regression=("pearson", "spearman"),
@@ -179,7 +150,20 @@ class Task:
     decimals:int|None=None       # to which labels and predictions are rounded (regression only); None: as they are
 
     def __post_init__(self):
-        _check_task(self)
+        metrics, span = KINDS.get(self.kind, ()), ("question", "context")
+        few = len(self.texts) in (1, 2) and (self.kind != "span" or tuple(self.texts) == span)
+        checks = dict(    # whether a field fits the others, and else what is wanted
+            kind=(self.kind in KINDS, f"one of {', '.join(KINDS)}"),
+            texts=(few, f"{span}" if self.kind == "span" else "one or two column names"),
+            labels=((len(self.labels) >= 2) == (self.kind == "classification"),
+                    "two names or more for a classification, and none for other kinds,"),
+            metric=(self.metric in metrics, f"a choice from {', '.join(metrics)}"),
+            also=(set(self.also) <= set(metrics), f"a choice from {', '.join(metrics)}"))
+        for name, (fits, wanted) in checks.items():
+            if not fits:
+                raise ValueError(f"task {self.name!r}: {name} is {getattr(self, name)!r}, and {wanted} is wanted")
+        if len(self.labels) > 2 and "f1" in (self.metric, *self.also):
+            raise ValueError(f"task {self.name!r} has {len(self.labels)} labels, and f1 is of two")
 
     @classmethod
     def from_frame(cls,
@@ -206,27 +190,6 @@ class Task:
     def num_labels(self)->int:
         "Width of the model's output: classes, 1 for a regression, 2 for a span (start and end)."
         return dict(regression=1, span=2).get(self.kind, len(self.labels))
-
-# %% ../../nbs/text/03_tasks.ipynb #63081629
-def _check_task(task):
-    "Raise when the row contradicts itself."
-    def refuse(name, wanted):
-        raise ValueError(f"task {task.name!r}: {name} is {getattr(task, name)!r}, and {wanted} is wanted")
-    if task.kind not in KINDS:
-        refuse("kind", f"one of {', '.join(KINDS)}")
-    if len(task.texts) not in (1, 2):
-        refuse("texts", "one or two column names")
-    if task.kind == "span" and tuple(task.texts) != ("question", "context"):
-        refuse("texts", "('question', 'context')")
-    if (len(task.labels) >= 2) != (task.kind == "classification"):
-        refuse("labels", "two names or more for a classification, and none for other kinds,")
-    for name in ("metric", "also"):
-        value = getattr(task, name)
-        chosen = {value} if name == "metric" else set(value)
-        if not chosen <= set(KINDS[task.kind]):
-            refuse(name, f"a choice from {', '.join(KINDS[task.kind])}")
-        if "f1" in chosen and len(task.labels) > 2:
-            refuse(name, "no f1 with more than two labels")
 
 # %% ../../nbs/text/03_tasks.ipynb #194f7ff6
 _pair = ("sentence1", "sentence2")
@@ -403,29 +366,18 @@ def own_name(
         raise ValueError(f"`train` {str(path)!r} would make a task called {name!r}: rename the file")
     return name
 
-# %% ../../nbs/text/03_tasks.ipynb #57063b61
-def _stamps(path:Path)->tuple: # changes when a file does
-    "Sizes and times of a file, or of all files in a folder."
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    return tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file())
-
-# %% ../../nbs/text/03_tasks.ipynb #4ac74fe0
-def _split_of(splits:dict[str,list[dict]], *wanted:str)->list[dict]|None:
-    "The first of these splits that a file or folder has; the only split of one that has no other."
-    if len(splits) == 1 and "train" in wanted + tuple(splits):
-        return next(iter(splits.values()))
-    return next((splits[name] for name in wanted if name in splits), None)
-
 # %% ../../nbs/text/03_tasks.ipynb #ffd6345e
 @lru_cache(8)
 def _read_task(train:Path, validation:Path|None, texts:tuple[str,...], label:str, stamps:tuple)->Task:
     "The task of a file or two, which have these sizes and times."
     splits, *others = read_alike(*filter(None, (train, validation)))
-    rows = splits["train"] if "train" in splits else next(iter(splits.values()))
     held = splits.get("validation")
-    if others and (held := _split_of(others[0], "validation", "train")) is None:
-        raise ValueError(f"`validation` {str(validation)!r} has the splits {', '.join(others[0])}, and one called "
-                         "validation or train is wanted")
+    for other in others:
+        held = other.get("validation", other.get("train")) if len(other) > 1 else next(iter(other.values()))
+        if held is None:
+            raise ValueError(f"`validation` {str(validation)!r} has the splits {', '.join(other)}, and one called "
+                             "validation or train is wanted")
+    rows = splits["train"] if "train" in splits else next(iter(splits.values()))
     rows = own_rows(rows, texts, label, str(train))
     checked = None if held is None else own_rows(held, texts, label, str(validation or train))
     if checked and len({frozenset(isinstance(r["label"], str) for r in part) for part in (rows, checked)}) > 1:
@@ -442,9 +394,10 @@ def own_task(
     validation:str|Path|None=None, # a second file; None to keep a fifth of the first one's rows out
 )->Task:
     "The task of a reader's own files."
-    paths = [local_path(path) for path in (train, validation) if path is not None]
-    texts = (text,) if text2 is None else (text, text2)
-    return _read_task(paths[0], paths[1] if len(paths) > 1 else None, texts, label, tuple(map(_stamps, paths)))
+    paths = [None if path is None else local_path(path) for path in (train, validation)]
+    files = [file for path in filter(None, paths) for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
+    stamps = tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file())
+    return _read_task(*paths, (text,) if text2 is None else (text, text2), label, stamps)
 
 # %% ../../nbs/text/03_tasks.ipynb #6eb9118e
 def _numpy(x):
@@ -500,17 +453,6 @@ def _score(name, predictions, references):
                      matthews=metrics.matthews_corrcoef)
     return functions[name](references, predictions)
 
-# %% ../../nbs/text/03_tasks.ipynb #3db7a5a2
-def _span_scores(answers, rows):
-    "Exact match and F1 of answer texts, each the best over a row's reference answers."
-    from torchmetrics.functional.text import squad
-    lacking = [row["id"] for row in rows if row["id"] not in answers]
-    if lacking or not rows:
-        raise ValueError(f"predictions lack an answer to {len(lacking)} of {len(rows)} rows, the first {lacking[:1]}")
-    predictions = [dict(id=row["id"], prediction_text=answers[row["id"]]) for row in rows]
-    scores = squad(predictions, [dict(id=row["id"], answers=row["answers"]) for row in rows])
-    return {name: round(float(score) / 100, 6) for name, score in scores.items()}
-
 # %% ../../nbs/text/03_tasks.ipynb #166ad33d
 def _outputs(task, predictions, references):
     "Predicted and true labels or values, checked."
@@ -540,12 +482,17 @@ def task_metrics(
 )->dict[str,float]: # the primary metric first; fractions, not percent; nan for a correlation with a constant
     "Score predictions with the task's metrics."
     names = (task.metric, *task.also)
-    if task.kind == "span":
-        scores = _span_scores(predictions, references)
-    else:
+    if task.kind != "span":
         outputs, truth = _outputs(task, predictions, references)
-        scores = {name: _score(name, outputs, truth) for name in names}
-    return {name: float(scores[name]) for name in names}
+        return {name: float(_score(name, outputs, truth)) for name in names}
+    from torchmetrics.functional.text import squad
+    lacking = [row["id"] for row in references if row["id"] not in predictions]
+    if lacking or not references:
+        raise ValueError(f"predictions lack an answer to {len(lacking)} of {len(references)} rows, the first "
+                         f"{lacking[:1]}")
+    answers = [dict(id=row["id"], prediction_text=predictions[row["id"]]) for row in references]
+    scores = squad(answers, [dict(id=row["id"], answers=row["answers"]) for row in references])
+    return {name: round(float(scores[name])/100, 6) for name in names}
 
 # %% ../../nbs/text/03_tasks.ipynb #7ae23666
 def answer_spread(
