@@ -28,7 +28,7 @@ from .commands import (check_file, check_place, check_store, demo_command, from_
 from .measuring import compare_command, health_command, measure_command
 from ..base.checks import near
 from ..base.files import local_path, write_file
-from ..base.programs import Lasting, collect_rarely
+from ..base.programs import Lasting
 from ..sweeps.executors import Condition
 from ..text.frames import file_format
 from ..text.tasks import TASKS
@@ -390,7 +390,6 @@ def main(
 )->None:
     "The command `istar`."
     if args is None:
-        collect_rarely()
         for name in ("stdout", "stderr"):
             setattr(sys, name, Lasting(getattr(sys, name)))
     typed = sys.argv[1:] if args is None else args

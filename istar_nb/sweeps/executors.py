@@ -25,7 +25,7 @@ from typing import Literal, NamedTuple, NewType
 
 from ..base.checks import check_number
 from ..base.files import folder_beside, run_lock
-from ..base.programs import Team, collect_rarely, end_after, place_of_process
+from ..base.programs import Team, end_after, place_of_process
 from .grids import as_flag
 from ..training.records import RunRecord, failed_record, find_record, made_before, save_failed, save_record
 from ..training.runs import RunConfig
@@ -196,7 +196,6 @@ _elsewhere, _failed = 75, 65    # exit statuses
 # %% ../../nbs/sweeps/01_executors.ipynb #872f599d
 def carry_out_order()->int: # exit status
     "Carry out the run that is ordered on the standard input."
-    collect_rarely()
     order = json.loads(sys.stdin.readline())
     end_after(sys.stdin.read)
     print("ready", flush=True)

@@ -28,13 +28,6 @@ def _inputs(batch, i, tokenizer):
     end = tokenizer.pad_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
     return {key: [dict(input_ids=end, attention_mask=1).get(key, 0)] for key in batch}
 
-
-def _encode_texts(rows, task, tokenizer, max_length):
-    "One feature a row, for classification and regression."
-    batch = tokenizer(*[[row[column] for row in rows] for column in task.texts], truncation="longest_first",
-                      max_length=max_length)
-    return [{**_inputs(batch, i, tokenizer), "labels": row_label(row, i, task)} for i, row in enumerate(rows)]
-
 # %% ../../nbs/text/04_features.ipynb #527d2fb1
 def _token_span(offsets, span):
     "First and last token of the character span; None when this window does not hold all of it."
@@ -54,20 +47,16 @@ def _span_feature(batch, i, spans, tokenizer):
     inputs = {key: batch[key][i] for key in batch if key not in ("overflow_to_sample_mapping", "offset_mapping")}
     return {**inputs, "start_positions": start, "end_positions": end, "example": example, "offsets": offsets}
 
-# %% ../../nbs/text/04_features.ipynb #de4cfdf9
-def _cut_texts(texts, tokenizer, limit):
-    "Each text up to its `limit`-th token."
-    batch = tokenizer(texts, add_special_tokens=False, truncation=True, max_length=limit, return_offsets_mapping=True)
-    return [text[:offsets[-1][1]] if len(offsets) == limit else text
-            for text, offsets in zip(texts, batch["offset_mapping"])]
-
 # %% ../../nbs/text/04_features.ipynb #d42ade80
 def _encode_spans(rows, task, tokenizer, max_length):
     "One feature for each window of each row's context."
     if not tokenizer.is_fast:
         raise TypeError(f"tokenizer is a {type(tokenizer).__name__} without offsets, and a span task wants a fast one")
     spans = [answer_span(row, i) for i, row in enumerate(rows)]
-    questions = _cut_texts([row["question"].strip() for row in rows], tokenizer, max_length // 3)
+    questions = tokenizer([row["question"].strip() for row in rows], add_special_tokens=False, truncation=True,
+                          max_length=max_length // 3, return_offsets_mapping=True)
+    questions = [row["question"].strip()[:offsets[-1][1] if len(offsets) == max_length // 3 else None]
+                 for row, offsets in zip(rows, questions["offset_mapping"])]
     batch = tokenizer(questions, [row["context"] for row in rows], truncation="only_second", max_length=max_length,
                       stride=min(task.stride, max_length // 3), return_overflowing_tokens=True,
                       return_offsets_mapping=True)
@@ -88,7 +77,11 @@ def encode(
     least = 32 if task.kind == "span" else 8
     if length < least:
         raise ValueError(f"max_length is {length}, and a {task.kind} task wants at least {least}")
-    return (_encode_spans if task.kind == "span" else _encode_texts)(rows, task, tokenizer, length)
+    if task.kind == "span":
+        return _encode_spans(rows, task, tokenizer, length)
+    texts = [[row[column] for row in rows] for column in task.texts]
+    batch = tokenizer(*texts, truncation="longest_first", max_length=length)
+    return [{**_inputs(batch, i, tokenizer), "labels": row_label(row, i, task)} for i, row in enumerate(rows)]
 
 # %% ../../nbs/text/04_features.ipynb #c7ae242b
 @dataclass

@@ -11,7 +11,7 @@ import csv
 import json
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from numbers import Integral, Real
 from pathlib import Path
@@ -59,38 +59,32 @@ def _lines(file:str|Path)->Iterator[str]:
 # %% ../../nbs/text/00_frames.ipynb #dea7d47b
 most_of_a_cell = 2**24    # characters; more between two quotation marks are a mistake
 
-def _cell_rows(lines:Iterable[str], separator:str)->Iterator[tuple[int,list[str]]]: # first line, and cells
-    "The rows of a file with commas or tabs, the header among them."
-    if separator == "\t":
-        for number, line in enumerate(lines, 1):
-            if row := line.rstrip("\r\n"):
-                whole = (re.fullmatch('"((?:[^"]|"")*)"', cell) or cell for cell in row.split("\t"))
-                yield number, [cell if isinstance(cell, str) else cell[1].replace('""', '"') for cell in whole]
-        return
-    csv.field_size_limit(most_of_a_cell)
-    reader, start = csv.reader(lines, strict=True), 1
-    try:
-        for cells in reader:
-            if cells:
-                yield start, cells
-            start = reader.line_num + 1
-    except csv.Error as e:
-        raise ValueError(f"line {start} has a cell that begins with a quotation mark and does not end with one, or has "
-                         f"single ones inside, which must be doubled: {e}") from None
-
-
 def _named_rows(lines:Iterable[str], separator:str)->Iterator[tuple[int,dict[str,str]]]: # first line, and cells
     "The rows of a file with commas or tabs below the header."
-    rows = _cell_rows(lines, separator)
-    _, names = next(rows, (0, None))
+    csv.field_size_limit(most_of_a_cell)
+    tabs, names, end = separator == "\t", None, 0
+    reader = csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL, strict=True)
+    try:
+        for cells in reader:
+            line, end = end + 1, reader.line_num
+            if not cells:
+                continue
+            if tabs:
+                whole = (re.fullmatch('"((?:[^"]|"")*)"', cell) or cell for cell in cells)
+                cells = [cell if isinstance(cell, str) else cell[1].replace('""', '"') for cell in whole]
+            if names is None:
+                names = cells
+                if twice := sorted({name for name in names if name and names.count(name) > 1}):
+                    raise ValueError(f"its header has two columns {twice[0]!r}")
+            elif len(cells) > len(names):
+                raise ValueError(f"line {line} has more cells than the header")
+            else:
+                yield line, dict.fromkeys(names, "") | dict(zip(names, cells))
+    except csv.Error as e:
+        raise ValueError(f"line {end + 1} has a cell that begins with a quotation mark and does not end with one, or "
+                         f"has single ones inside, which must be doubled: {e}") from None
     if names is None:
         raise ValueError("it is empty")
-    if twice := sorted({name for name in names if name and names.count(name) > 1}):
-        raise ValueError(f"its header has two columns {twice[0]!r}")
-    for line, cells in rows:
-        if len(cells) > len(names):
-            raise ValueError(f"line {line} has more cells than the header")
-        yield line, dict.fromkeys(names, "") | dict(zip(names, cells))
 
 # %% ../../nbs/text/00_frames.ipynb #73c13c6e
 def _json_rows(lines:Iterable[str])->Iterator[tuple[int|None,Mapping]]: # line; None in a list
@@ -141,18 +135,6 @@ def _meanings(cells:Iterable[str])->dict[str,object]: # cell -> its value
     if cells.str.fullmatch(r"\s*[-+]?0\d+\s*").any():    # a whole number that begins with a zero
         return dict(zip(cells, cells))
     return dict(zip(cells, next(kind for kind in (truth, numbers, cells) if kind.notna().all())))
-
-
-def _find_types(
-    rows:list[dict],          # of text, changed in place
-    words:Collection[str]=(), # columns that hold words in any case
-)->None:
-    "Find the types of columns."
-    for name in dict.fromkeys(name for row in rows for name in row):
-        found = {} if name in words else _meanings(row[name] for row in rows if row.get(name))
-        for row in rows:
-            if name in row:
-                row[name] = found.get(row[name], row[name] or None)
 
 # %% ../../nbs/text/00_frames.ipynb #023ef207
 def frame_rows(
@@ -238,7 +220,12 @@ def read_alike(
     found, untyped, typed = [_splits(path) for path in paths], [], []
     for kind, splits in found:
         (untyped if kind == "csv" else typed).extend(row for rows in splits.values() for row in rows)
-    _find_types(untyped, {*words, *(name for row in typed for name, cell in row.items() if isinstance(cell, str))})
+    words = {*words, *(name for row in typed for name, cell in row.items() if isinstance(cell, str))}
+    for name in dict.fromkeys(name for row in untyped for name in row):
+        meanings = {} if name in words else _meanings(row[name] for row in untyped if row.get(name))
+        for row in untyped:
+            if name in row:
+                row[name] = meanings.get(row[name], row[name] or None)
     return [splits for _, splits in found]
 
 
@@ -300,21 +287,6 @@ def _column(rows:list[dict], column:str, where:str)->list:
         raise ValueError(f"{where}: column {column!r} is empty in {row_place(where, empty[0])}")
     return cells
 
-# %% ../../nbs/text/00_frames.ipynb #537867d9
-def _check_gaps(labels:list, where:str, column:str)->None:
-    "An error for numbers among which some are missing, and called so by a word."
-    words = {"nan", "na", "n/a", "null", "none"}
-    missing = [isinstance(label, str) and label.lower() in words for label in labels]
-    gaps, others = ([i for i, gap in enumerate(missing) if gap is kind] for kind in (True, False))
-    try:
-        numbers = [float(labels[i]) for i in others]
-    except (ValueError, TypeError):
-        return    # `label_kind` names what labels cannot be
-    if not gaps or not numbers:
-        return
-    raise ValueError(f"{where}: column {column!r} is {labels[gaps[0]]!r} in {row_place(where, gaps[0])}, and the "
-                     "others are numbers")
-
 # %% ../../nbs/text/00_frames.ipynb #7e01a2b2
 def text_cells(
     cells:Iterable, # of a column
@@ -332,37 +304,33 @@ def text_cells(
 # %% ../../nbs/text/00_frames.ipynb #7e01a2b5
 def _column_parts(file:str, column:str|None)->Iterator[tuple[list[str],Iterable]]: # names of columns, cells of one
     "A table, or what `save_to_disk` has written, in parts; at first the names alone."
-    if (kind := file_format(Path(file))) is None:
-        import datasets
-        found = datasets.load_from_disk(file)
-        for table in found.values() if isinstance(found, dict) else [found]:
-            yield table.column_names, []
-            yield from ((table.column_names, part[column]) for part in table.iter(8192))
-    elif kind == ".parquet":
-        import pyarrow.parquet as parquet
-        with _open(file) as opened:
-            names = (table := parquet.ParquetFile(opened)).schema_arrow.names
-            yield names, []
-            yield from ((names, part.column(0).to_pylist()) for part in table.iter_batches(8192, columns=[column]))
-    else:
-        rows, found = _text_rows(file), {}    # what the first cells mean, if not themselves
-        while part := [row for _, row in islice(rows, 8192)]:
-            cells = [row.get(column) for row in part]
-            if _formats[kind] == "csv":
-                found = found or _meanings(filter(None, cells))
-                cells = [found.get(cell, cell) for cell in cells]
-            yield list(dict.fromkeys(name for row in part for name in row)), cells
+    try:
+        if (kind := file_format(Path(file))) is None:
+            import datasets
+            found = datasets.load_from_disk(file)
+            for table in found.values() if isinstance(found, dict) else [found]:
+                yield table.column_names, []
+                yield from ((table.column_names, part[column]) for part in table.iter(8192))
+        elif kind == ".parquet":
+            import pyarrow.parquet as parquet
+            with _open(file) as opened:
+                names = (table := parquet.ParquetFile(opened)).schema_arrow.names
+                yield names, []
+                yield from ((names, part.column(0).to_pylist()) for part in table.iter_batches(8192, columns=[column]))
+        else:
+            rows, found = _text_rows(file), {}    # what the first cells mean, if not themselves
+            while part := [row for _, row in islice(rows, 8192)]:
+                cells = [row.get(column) for row in part]
+                if _formats[kind] == "csv":
+                    found = found or _meanings(filter(None, cells))
+                    cells = [found.get(cell, cell) for cell in cells]
+                yield list(dict.fromkeys(name for row in part for name in row)), cells
+    except Exception as e:
+        raise _unreadable(file, e) from e
 
 
 def _column_cells(file:str, column:str|None)->Iterator[object]: # "" for an empty one
-    parts = _column_parts(file, column)
-    while True:
-        try:
-            names, cells = next(parts)
-        except StopIteration:
-            return
-        except Exception as e:
-            raise _unreadable(file, e) from e
+    for names, cells in _column_parts(file, column):
         has = ", ".join(map(repr, names))
         if column is None:
             raise ValueError(f"{file} is a table: say with `column` which column to measure; it has {has}")
@@ -391,15 +359,21 @@ def own_rows(
     where:str="the table",  # its file, for errors
 )->list[dict]:              # texts by column, and "label" as it is in the table
     "The columns that a task needs, checked."
+    import pandas as pd
     if "label" in texts:
         raise ValueError(f"{where}: a text column must not be called 'label'; rename it")
     columns = {name: _column(rows, name, where) for name in texts}
     columns = {name: list(text_cells(cells, where, name)) for name, cells in columns.items()}
     columns["label"] = _column(rows, label, where)
-    endless = [i for i, cell in enumerate(columns["label"]) if isinstance(cell, float) and math.isinf(cell)]
+    labels = columns["label"]
+    endless = [i for i, cell in enumerate(labels) if isinstance(cell, float) and math.isinf(cell)]
     if endless:
         raise ValueError(f"{where}: column {label!r} is infinite in {row_place(where, endless[0])}")
-    _check_gaps(columns["label"], where, label)
+    gaps = [i for i, cell in enumerate(labels) if str(cell).lower() in ("nan", "na", "n/a", "null", "none")]
+    others = pd.Series(labels, dtype=object).drop(gaps)
+    if gaps and len(others) and pd.to_numeric(others, errors="coerce").notna().all():
+        raise ValueError(f"{where}: column {label!r} is {labels[gaps[0]]!r} in {row_place(where, gaps[0])}, and the "
+                         "others are numbers")
     return [dict(zip(columns, cells)) for cells in zip(*columns.values())]
 
 # %% ../../nbs/text/00_frames.ipynb #615ef835

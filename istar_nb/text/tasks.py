@@ -74,7 +74,16 @@ def _docstring_sentences(
 )->list[str]:  # first sentences of its module, class and function docstrings, outer before inner
     "First sentences of all docstrings in a file, which is parsed and never imported."
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    nodes = [node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, documented)]
+    # Syntax trees hold no cycles to collect: parsing takes half the time. And a collection in the middle lets other
+    # threads parse, upon which Python 3.11 may miscount the depth of the tree (CPython's issue 106905).
+    collected = gc.isenabled()
+    gc.disable()
+    try:
+        tree = ast.parse(path.read_bytes())
+    finally:
+        if collected:
+            gc.enable()
+    nodes = [node for node in ast.walk(tree) if isinstance(node, documented)]
     return list(filter(None, [_first_sentence(ast.get_docstring(node, clean=False) or "") for node in nodes]))
 
 # %% ../../nbs/text/03_tasks.ipynb #477af402

@@ -28,7 +28,7 @@ from safetensors import SafetensorError
 from ..base.checks import check_number
 from ..base.files import absolute, check_writable, folder_beside, local_folder, local_path, run_lock
 from ..base.modes import joinable_accelerators, random_state, set_random_state
-from ..base.programs import check_alone, collect_rarely, place_of_process, progress_bar, start_together, watched
+from ..base.programs import check_alone, place_of_process, progress_bar, start_together, watched
 from ..text.encoders import quiet
 from .runs import Described, RunConfig, run_file
 from .records import (Recorded, RunRecord, failed_record, find_record, keep_record, made_before,
@@ -347,7 +347,6 @@ def train(
 # %% ../../nbs/training/09_training.ipynb #150cf664
 def _launched(threads:int, config:RunConfig, options:dict)->None:
     "What one of the processes of `launch` does."
-    collect_rarely()
     os.environ["OMP_NUM_THREADS"] = str(threads)
     torch.set_num_threads(threads)
     try:
