@@ -69,7 +69,7 @@ def decoder(layers, d=4096, every=33):
     model, folded, whole = LlamaModel(config).eval(), Measurement(memory=2/(every + 3)), Measurement(memory=8)
     for batch in text_batches([(text,) for text in sentences(450)], Numbering(tokenizer), 2048, 64):
         numbers = batch.pop("text_numbers")
-        with torch.no_grad(): states = hidden_states(model, batch, [layers])
+        with torch.no_grad(): states = hidden_states(model, batch)
         states = replace(states, layers=[x if x is None else x.bfloat16() for x in states.layers])
         for m in (folded, whole): take_in_layer(m, states, layers, "real", numbers)
     exact = unbiased_of(cloud_of(whole.total))

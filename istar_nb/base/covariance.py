@@ -135,11 +135,6 @@ def shrink(
         raise ValueError(f"`cov_ref` is needed when `zeta` is above 0 (it is {zeta})")
     return (1-zeta)*cov + zeta*check_covariance(cov_ref, cov.shape[-1], "cov_ref").to(cov)
 
-# %% ../../nbs/base/07_covariance.ipynb #7420bfb2
-def _within(value:Tensor, low:float, high:float)->Tensor:
-    "`value` in [low, high], which only rounding can leave; its gradient is that of `value` even there."
-    return value + (value.clamp(low, high) - value).detach()
-
 # %% ../../nbs/base/07_covariance.ipynb #77553056
 def participation_ratio(
     cov:Tensor, # (d, d) covariance, symmetric, not zero
@@ -152,7 +147,8 @@ def participation_ratio(
     with torch.autocast(cov.device.type, enabled=False):
         cov = cov.to(working_dtype(cov))/largest
         wide = scalar_dtype(cov)
-        return _within(cov.diagonal().sum(dtype=wide)**2/cov.square().sum(dtype=wide), 1, len(cov)).to(cov.dtype)
+        ratio = cov.diagonal().sum(dtype=wide)**2/cov.square().sum(dtype=wide)
+        return (ratio + (ratio.clamp(1, len(cov)) - ratio).detach()).to(cov.dtype)    # only rounding leaves the range
 
 # %% ../../nbs/base/07_covariance.ipynb #055fafc0
 def merge_moments_(

@@ -24,32 +24,25 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 # %% ../../nbs/base/11_matrices.ipynb #63fefb5c
-def _check_matrix(x:np.ndarray, path:Path)->None:
-    "An error for an array that holds no points, with what makes it one that does."
-    if x.dtype.names:
-        raise ValueError(f"{path} is an array of records ({', '.join(x.dtype.names)}): save its numbers as one (n, d)")
-    if x.dtype.kind != "f" or x.dtype.itemsize > 8:
-        raise ValueError(f"{path} has dtype {x.dtype}: save float16, float32 or float64, for example with "
-                         "array.astype('float32')")
-    if x.ndim != 2:
-        more = ". Tokens of sentences become points by array.reshape(-1, array.shape[-1])" if x.ndim > 2 else ""
-        raise ValueError(f"{path} has shape {x.shape}: (n, d) is wanted, one point a row{more}")
-
-
 def _npy_array(path:Path)->np.ndarray: # a memory map
+    "A file of points, or an error that says what makes it one."
     try:
         x = np.load(path, mmap_mode="r", allow_pickle=False)    # a map to be written to needs memory for all of it
     except (EOFError, ValueError) as e:
         raise ValueError(f"{path} is no NumPy file of numbers: {e}") from e
     if not isinstance(x, np.ndarray):
         raise ValueError(f"{path} is an archive of arrays ({', '.join(x)}): save one of them with numpy.save")
-    _check_matrix(x, path)
-    as_points(np.broadcast_to(np.zeros((), x.dtype.newbyteorder("=")), x.shape), str(path))    # or an error
+    if x.dtype.kind != "f" or x.dtype.itemsize > 8:
+        raise ValueError(f"{path} has dtype {x.dtype}: save float16, float32 or float64, for example with "
+                         "array.astype('float32')")
+    if x.ndim != 2:
+        more = ". Tokens of sentences become points by array.reshape(-1, array.shape[-1])" if x.ndim > 2 else ""
+        raise ValueError(f"{path} has shape {x.shape}: (n, d) is wanted, one point a row{more}")
     return x
 
 
 def _npy_rows(path:Path, start:int, stop:int)->Tensor:
-    return from_numpy(np.array(_npy_array(path)[start:stop]), str(path))
+    return as_points(np.array(_npy_array(path)[start:stop]), str(path), min_points=0)
 
 
 def _npy_parts(path:Path, rows:int)->Iterator[Tensor]:
@@ -145,17 +138,26 @@ _others = {".npz": "is an archive of arrays: save one of them with numpy.save", 
            "holds numbers as text: save them with numpy.save; of a table of texts, name a column"),
            **dict.fromkeys((".pt", ".pth", ".bin", ".pkl", ".pickle"), _pickle)}
 
-def _read_parts(path:Path, rows:int, column:str|None=None, ids:str|None=None)->Iterator[tuple[Tensor,np.ndarray|None]]:
-    "The points of a file on this machine, and the numbers of their rows."
-    if not path.is_file():
-        raise ValueError(f"{path} is no file")
-    if (ending := path.suffix.lower()) not in _readers:
-        raise ValueError(f"{path} {_others.get(ending, 'must end in .npy, .safetensors or .parquet')}")
+def _parts_of(file:str, rows:int, column:str|None=None, ids:str|None=None)->Iterator[tuple[Tensor,np.ndarray|None]]:
+    "The points of a file here or elsewhere, and the numbers of their rows; what is no Parquet is copied here first."
+    fs, path = open_root(file)
+    if not fs.isfile(path):
+        raise ValueError(f"{file} is no file")
+    if (ending := Path(file).suffix.lower()) not in _readers:
+        raise ValueError(f"{file} {_others.get(ending, 'must end in .npy, .safetensors or .parquet')}")
     if ending == ".parquet":
-        return _parquet_parts(path, rows, column, ids)
+        with fs.open(path) as opened:
+            yield from _parquet_parts(file, rows, column, ids, opened)
+        return
     if ids:
-        raise ValueError(f"{path} has no columns, and `ids` names one")
-    return ((part, None) for part in _readers[ending](path, rows))
+        raise ValueError(f"{file} has no columns, and `ids` names one")
+    with tempfile.TemporaryDirectory() as folder:
+        if "://" in file:
+            fs.get_file(path, path := f"{folder}/{Path(file).name}")
+        try:
+            yield from ((part, None) for part in _readers[ending](Path(path), rows))
+        except ValueError as e:
+            raise ValueError(str(e).replace(path, file)) from e
 
 
 def matrix_parts(
@@ -163,7 +165,7 @@ def matrix_parts(
     rows:int=8192,   # rows read at a time
 )->Iterator[Tensor]: # (≤ rows, d) each
     "The rows of a file of embeddings."
-    return (part for part, _ in _read_parts(local_path(path), rows))
+    return (part for part, _ in _parts_of(str(local_path(path)), rows))
 
 # %% ../../nbs/base/11_matrices.ipynb #30d6b221
 class Units:
@@ -174,18 +176,11 @@ class Units:
     def take(self, part:Tensor, numbers:np.ndarray)->Iterator[tuple[int,Tensor]]: # (n, d); (n,) int64 of its rows
         "Take in rows; the units that are complete now, each with its first row."
         units = numbers//self.rows
-        cuts = np.flatnonzero(np.diff(units)) + 1
-        if not (np.diff(units) >= 0).all():    # rows are mixed
-            order = np.argsort(numbers, kind="stable")
-            yield from self.take(part[torch.from_numpy(order)], numbers[order])
-            return
-        for rows, ids in zip(part.tensor_split(torch.from_numpy(cuts)), np.split(numbers, cuts)):
-            if not len(ids):
-                continue
-            held = self.pieces.setdefault(int(ids[0])//self.rows, [])
-            held.append((rows, ids))
+        for unit in np.unique(units).tolist():
+            here, held = np.flatnonzero(units == unit), self.pieces.setdefault(unit, [])
+            held.append((part[torch.from_numpy(here)], numbers[here]))
             if sum(len(ids) for _, ids in held) >= self.rows:
-                yield self._whole(int(ids[0])//self.rows)
+                yield self._whole(unit)
         waiting = sum(len(ids) for held in self.pieces.values() for _, ids in held)
         if waiting > 256*self.rows:
             raise ValueError("the numbers of the rows must be 0, 1, 2, … with none left out, and those near each other "
@@ -224,24 +219,6 @@ def matrix_files(
     return found
 
 
-def _parts_of(file:str, rows:int, column:str|None, ids:str|None)->Iterator[tuple[Tensor,np.ndarray|None]]:
-    "The points of a file here or elsewhere, and the numbers of their rows; what is no Parquet is copied here first."
-    if "://" not in file:
-        yield from _read_parts(local_path(file), rows, column, ids)
-        return
-    fs, path = open_root(file)
-    if Path(file).suffix.lower() == ".parquet":
-        with fs.open(path) as opened:
-            yield from _parquet_parts(file, rows, column, ids, opened)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        fs.get_file(path, copied := f"{folder}/{Path(file).name}")
-        try:
-            yield from _read_parts(Path(copied), rows, column, ids)
-        except ValueError as e:
-            raise ValueError(str(e).replace(copied, file)) from e
-
-
 def _parts_of_stream(source:Iterable, column:str|None, ids:str|None)->Iterator[tuple[Tensor,np.ndarray|None]]:
     "As of `_parts_of`, of an iterator over matrices, or of a dataset of `datasets`, which may be streaming."
     if not hasattr(source, "features"):
@@ -257,25 +234,6 @@ def _parts_of_stream(source:Iterable, column:str|None, ids:str|None)->Iterator[t
 # %% ../../nbs/base/11_matrices.ipynb #e1f9e90c
 def _npy_pieces(pieces:list[tuple[str,int,int]])->Tensor: # files, each with its first row and the one after its last
     return torch.cat([_npy_rows(local_path(file), start, stop) for file, start, stop in pieces])
-
-
-def _npy_units(files:list[str], rows:int)->Iterator[list[tuple[str,int,int]]]: # `_npy_pieces` of units
-    "Which rows of which files make the units; an error if the files have several dimensions."
-    shapes = [_npy_array(local_path(file)).shape for file in files]
-    for file, (_, d) in zip(files, shapes):
-        _check_same(file, d, files[0], shapes[0][1])
-    pieces, room = [], rows
-    for file, (n, _) in zip(files, shapes):
-        start = 0
-        while start < n:
-            stop = min(n, start + room)
-            pieces.append((file, start, stop))
-            start, room = stop, room - (stop - start)
-            if room == 0:
-                yield pieces
-                pieces, room = [], rows
-    if pieces:
-        yield pieces
 
 
 def _check_same(file:str, d:int, first:str, wanted:int)->None:
@@ -301,8 +259,14 @@ def matrix_units(
     if files and all(f.lower().endswith(".npy") and "://" not in f and local_path(f).is_file() for f in files):
         if ids:
             raise ValueError(f"{files[0]} has no columns, and `ids` names one")
-        for i, pieces in enumerate(_npy_units(files, rows)):
-            yield i*rows, partial(_npy_pieces, pieces)
+        shapes = [_npy_array(local_path(file)).shape for file in files]
+        for file, (_, d) in zip(files, shapes):
+            _check_same(file, d, files[0], shapes[0][1])
+        ends = np.cumsum([n for n, _ in shapes]).tolist()
+        for start in range(0, ends[-1], rows):
+            pieces = [(file, max(0, start - end + n), min(n, start + rows - end + n))
+                      for file, end, (n, _) in zip(files, ends, shapes)]
+            yield start, partial(_npy_pieces, [(file, first, stop) for file, first, stop in pieces if first < stop])
         return
     units, read, first = Units(rows), 0, None
     if files is None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.functional import pad
 
 # %% ../../nbs/base/02_processes.ipynb #35eba264
 def all_processes()->"dist.ProcessGroup|None": # None when there is only this process
@@ -129,13 +130,9 @@ def rows_of_all(
     group:"dist.ProcessGroup|None", # processes; None for this one alone
 )->Tensor:                          # (Σ counts, …), the same on all; gradient to this process's `x`, times W
     "The rows of all processes, differentiable without communication in the backward pass."
-    if group is None:
-        return x
-    parts = gathered(x, counts, group)
-    parts[process_rank(group)] = x.detach() + len(parts)*(x - x.detach())
-    if x.requires_grad:
-        x.register_hook(lambda grad: single_process(group) if torch.is_grad_enabled() else None)
-    return torch.cat(parts)
+    first = sum(counts[:process_rank(group)])
+    own = pad(x, (0, 0)*(x.ndim - 1) + (first, sum(counts) - first - len(x)))    # zeros in place of the others' rows
+    return global_sum(own, group)
 
 # %% ../../nbs/base/02_processes.ipynb #f1d608e6
 def differentiable_gradients(

@@ -4,17 +4,15 @@
 
 # %% auto #0
 __all__ = ['TOKENS', 'CAUSAL_TEXTS', 'check_tokens', 'token_mask', 'layer_numbers', 'choose_layers', 'configs_of', 'layer_count',
-           'asked_for', 'is_causal', 'stands_for_text', 'sampled', 'Sentences', 'side_by_side', 'HiddenStates',
-           'check_states', 'joined']
+           'is_causal', 'stands_for_text', 'sampled', 'Sentences', 'side_by_side', 'HiddenStates', 'check_states',
+           'joined']
 
 # %% ../../nbs/base/03_states.ipynb #178f7899
 import operator
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
-from importlib.metadata import version
-from types import NoneType
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -58,22 +56,17 @@ def token_mask(
     return real & (real.flip(1).cumsum(1).flip(1) == 1 + behind)
 
 # %% ../../nbs/base/03_states.ipynb #58deb1c3
-def _whole(number:object)->int:
-    "A whole number; True and False are none."
-    if isinstance(number, bool):
-        raise TypeError
-    return operator.index(number)
-
-
 def layer_numbers(
     layers:int|Iterable[int]|str|None, # as a user gives them; see `choose_layers`
 )->tuple[int,...]|str|None:            # whole numbers; None and "all" as they are
     "Layers that can be read again for every batch; an error for what is no number."
     if layers is None or isinstance(layers, str) and layers == "all":
         return layers
-    for numbers in (lambda: (_whole(layers),), lambda: tuple(map(_whole, layers))):
-        with suppress(TypeError):
-            return numbers()
+    with suppress(TypeError):
+        one = hasattr(layers, "__index__") and getattr(layers, "ndim", 0) == 0    # and no array or tensor of several
+        numbers = [layers] if one else list(layers)
+        if not any(isinstance(number, bool) for number in numbers):
+            return tuple(map(operator.index, numbers))
     raise TypeError(f"`layers` must be whole numbers, None or 'all', not {layers!r:.60}")
 
 
@@ -95,12 +88,6 @@ def choose_layers(
     return sorted({l % count for l in wanted})
 
 # %% ../../nbs/base/03_states.ipynb #ecc33cfa
-@cache
-def _takes_numbers()->bool:
-    "Whether models of the installed transformers return some of their layers, each in its place."
-    return tuple(map(int, version("transformers").split(".")[:2])) >= (5, 23)
-
-
 def configs_of(model:nn.Module)->tuple: # for its text, and for all of it; None where there is none
     "The configurations of a model."
     config = getattr(getattr(model, "module", model), "config", None)
@@ -112,18 +99,6 @@ def layer_count(
 )->int|None:         # without the embeddings; None where its configuration does not say
     "How many layers a model has for text."
     return getattr(configs_of(model)[0], "num_hidden_layers", None)
-
-
-def asked_for(
-    layers:int|Iterable[int]|str|None, # see `choose_layers`
-    model:nn.Module,                   # a Hugging Face model, wrapped for data-parallel training or not
-)->bool|list[int]:                     # for `output_hidden_states`
-    "What to ask a model for: the layers that are chosen by number, or all."
-    count = layer_count(model)
-    if layers is None or isinstance(layers, str) or count is None:
-        return True
-    chosen = choose_layers(layers, count + 1)
-    return chosen if _takes_numbers() else True
 
 # %% ../../nbs/base/03_states.ipynb #119f0c1c
 CAUSAL_TEXTS = ("clip", "clip_text_model", "clipseg", "clipseg_text_model", "groupvit", "groupvit_text_model", "owlv2",
@@ -176,29 +151,6 @@ def sampled(
     kept = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:most]]
     return torch.zeros_like(chosen).flatten().index_fill(0, kept, True).view_as(chosen)
 
-# %% ../../nbs/base/03_states.ipynb #e4c0714e
-def _check_batch(layers:Sequence[Tensor|None], mask:Tensor, most:int|None)->None:
-    "An error if there is no layer, or one that does not fit the mask."
-    if not isinstance(mask, Tensor):
-        raise TypeError(f"`mask` must be a torch tensor, not {type(mask).__name__}")
-    if not isinstance(layers, (Sequence, Tensor, NoneType)):
-        raise TypeError(f"`layers` must be a list or tuple of tensors, not {type(layers).__name__}")
-    there = {l: states for l, states in enumerate(() if layers is None else layers) if states is not None}
-    if not there:
-        raise ValueError("`layers` holds no hidden states: call the model with output_hidden_states=True")
-    for l, states in there.items():
-        if not isinstance(states, Tensor):
-            raise TypeError(f"`layers[{l}]` must be a torch tensor, not {type(states).__name__}")
-        if not states.is_floating_point():
-            raise TypeError(f"`layers[{l}]` must be floating point, not {states.dtype}")
-        if states.ndim != 3 or states.shape[:2] != mask.shape:
-            raise ValueError(f"`layers[{l}]` must be (B, T, d) with a (B, T) `mask`, "
-                             f"got {tuple(states.shape)} and {tuple(mask.shape)}")
-        if states.shape[-1] < 2:
-            raise ValueError(f"`layers[{l}]` needs d ≥ 2 dimensions, got shape {tuple(states.shape)}")
-    if most is not None:
-        check_number("most", most, "[1, inf)", whole=True)
-
 # %% ../../nbs/base/03_states.ipynb #a7e8f4d0
 class Sentences(NamedTuple):
     "Which rows of a flattened layer belong to which sentence."
@@ -228,7 +180,27 @@ class HiddenStates:
     causal:bool|Tensor=False     # whether the last token of a sentence stands for it ("cls"); see `token_mask`
     there:Tensor|None=None       # (B, T) bool, on the CPU: which places hold states; None: all do
 
-    def __post_init__(self): _check_batch(self.layers, self.mask, self.most)
+    def __post_init__(self):
+        layers, mask = () if self.layers is None else self.layers, self.mask
+        if not isinstance(mask, Tensor):
+            raise TypeError(f"`mask` must be a torch tensor, not {type(mask).__name__}")
+        if not isinstance(layers, (Sequence, Tensor)):
+            raise TypeError(f"`layers` must be a list or tuple of tensors, not {type(layers).__name__}")
+        there = {l: states for l, states in enumerate(layers) if states is not None}
+        if not there:
+            raise ValueError("`layers` holds no hidden states: call the model with output_hidden_states=True")
+        for l, states in there.items():
+            if not isinstance(states, Tensor):
+                raise TypeError(f"`layers[{l}]` must be a torch tensor, not {type(states).__name__}")
+            if not states.is_floating_point():
+                raise TypeError(f"`layers[{l}]` must be floating point, not {states.dtype}")
+            if states.ndim != 3 or states.shape[:2] != mask.shape:
+                raise ValueError(f"`layers[{l}]` must be (B, T, d) with a (B, T) `mask`, "
+                                 f"got {tuple(states.shape)} and {tuple(mask.shape)}")
+            if states.shape[-1] < 2:
+                raise ValueError(f"`layers[{l}]` needs d ≥ 2 dimensions, got shape {tuple(states.shape)}")
+        if self.most is not None:
+            check_number("most", self.most, "[1, inf)", whole=True)
 
     @property
     def kept(self)->list[Tensor]: return [x for x in self.layers if x is not None]    # (B, T, d) each

@@ -22,7 +22,7 @@ from transformers import TrainerCallback
 
 from ..base.modes import evaluating, same_random_state
 from ..base.processes import all_processes
-from ..base.states import HiddenStates, asked_for, is_causal, joined, stands_for_text
+from ..base.states import HiddenStates, is_causal, joined, stands_for_text
 from .baselines import RelativeStrength, check_strength
 from .regularizers import Regularizer, check_regularizer, show_update
 
@@ -47,10 +47,9 @@ def states_of(
 def model_states(
     model:nn.Module, # a Hugging Face model
     batch:dict,      # `input_ids` and `attention_mask` (B, T), and what else the model takes
-    layers:int|Iterable[int]|str|None="all", # to keep states of; see `choose_layers`
 )->HiddenStates:     # L+1 layers of (B, T, d)
-    "The states of every layer for one batch, or of the chosen ones."
-    return states_of(model(**batch, output_hidden_states=asked_for(layers, model)), batch, model)
+    "The states of every layer for one batch."
+    return states_of(model(**batch, output_hidden_states=True), batch, model)
 
 # %% ../../nbs/penalties/04_integrations.ipynb #d90bea3b
 def _inputs_of(trainer, batch:dict)->dict:
@@ -66,7 +65,7 @@ def collect_reference(
     states:Callable[[nn.Module,dict],HiddenStates]|None=None, # how to get states; None for `model_states`
 )->None:
     "Give a penalty its reference from the model in eval mode, and leave modes and random states as they were."
-    states, device = states or partial(model_states, layers=regularizer.layers), next(model.parameters()).device
+    states, device = states or model_states, next(model.parameters()).device
     def seen(batch):
         with torch.no_grad():
             return states(model, send_to_device(batch, device))
@@ -162,7 +161,7 @@ class IsotropyTrainerMixin:
         if regularizer is None:
             return
         strength = lam if isinstance(lam, RelativeStrength) else None
-        def states(model, batch): return model_states(model, _inputs_of(self, batch), regularizer.layers)
+        def states(model, batch): return model_states(model, _inputs_of(self, batch))
         self.reference = ReferenceCallback(regularizer, refresh, states, strength)
         self.add_callback(self.reference)
 
@@ -204,8 +203,7 @@ class IsotropyTrainerMixin:
             return plain(model, inputs, return_outputs)
         first, batches, self.micro_batches = bool(self.micro_batches), self.micro_batches, []
         show_update(self.regularizer, self.accelerator.unwrap_model(model), batches, self.shown)
-        wanted = asked_for(self.regularizer.layers, model)    # and the last layer: a split model's loss is there
-        task, out = plain(model, {**inputs, "output_hidden_states": wanted is True or [*wanted, -1]}, True)
+        task, out = plain(model, {**inputs, "output_hidden_states": True}, True)
         penalty = self.regularizer(states_of(out, inputs, model), inputs.get(self._label))
         if not penalty.requires_grad:
             warnings.warn("the penalty has no gradient: are the layers that it reads frozen?", stacklevel=2)

