@@ -186,8 +186,9 @@ def test_isoscore_star_is_shown_beside_isoscore(run, measure):
 
 
 @pytest.mark.parametrize("words, message", [
-    (["--zeta", 0.2], "--zeta needs --reference"), (["--reference", "texts.txt"], "no meaning without --zeta"),
-    (["--zeta", 2, "--reference", "texts.txt"], "--zeta must be between 0 and 1"),
+    (["--zeta", 0.2], "--reference is needed when --zeta is above 0"),
+    (["--reference", "texts.txt"], "no meaning when --zeta is 0"),
+    (["--zeta", 2, "--reference", "texts.txt"], "--zeta must be"),
     (["--zeta", 0.2, "--reference", "text.txt"], "--reference: there is no file or folder text.txt (did you"),
     (["--zeta", 0.2, "--reference", "empty.txt"], "empty.txt has no text"),
     (["--zeta", 0.2, "--reference", "texts.txt", "--tokens", "audit"], "no meaning with --tokens audit"),

@@ -360,7 +360,7 @@ def test_every_split_of_a_folder_is_measured(tmp_path):
     for name in ("train", "test"):
         pd.DataFrame(dict(text=[f"A {name}."]*12)).to_csv(tmp_path/f"{name}.csv", index=False)
     texts, _ = TextOptions(str(tmp_path), "text").read()
-    assert {text for text, in texts()} == {"A train.", "A test."}
+    assert {text for text, in texts} == {"A train.", "A test."}
 
 
 def test_a_folder_is_read_where_the_temporary_folder_is_a_link(tmp_path, monkeypatch):

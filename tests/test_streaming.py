@@ -345,7 +345,7 @@ def peak_of_file(path, n):
     with path.open("w") as file: file.writelines(f"{i} {'and so on '*300}\n" for i in range(n))
     tokenizer, (lines, _) = load_encoder("tiny-bert").tokenizer, TextOptions(str(path)).read()
     tracemalloc.start()
-    assert sum(len(batch["input_ids"]) for batch in text_batches(lines(), tokenizer, max_length=4, pool=500)) == n
+    assert sum(len(batch["input_ids"]) for batch in text_batches(lines, tokenizer, max_length=4, pool=500)) == n
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return peak/2**20

@@ -88,19 +88,6 @@ def options_of(
             yield f.name, f.type, getattr(default, f.name, f.default), help
 
 # %% ../../nbs/app/03_cli.ipynb #4ca5b18a
-def _kind_of_argument(kind:object)->dict: # of `add_argument`
-    "How an option is read."
-    choices, types = allowed(kind)
-    several = [get_args(each)[0] for each in types if get_origin(each) is tuple]
-    if several:
-        return dict(action="extend", type=partial(_read_values, several[0]), metavar=f"{_kinds[several[0]][0]},...")
-    if kind is bool:
-        return dict(action=BooleanOptionalAction)
-    mark = "|".join([_kinds[each][0] for each in types if each in _kinds] or choices)
-    maybe = dict(nargs="?", const=True) if bool in types else {}
-    return dict(type=partial(_read_value, kind), metavar=mark, **maybe)
-
-
 def command_parser(
     name:str,         # of the command
     command:Callable, # what it does
@@ -123,8 +110,17 @@ def command_parser(
             help = f"{help} (default: {default})"
         if option in groups:
             group = parser.add_argument_group(groups[option])
-        help = re.sub(r"\bNone(:| for)", "default:", help).replace("%", "%%")
-        group.add_argument(f"--{option.replace('_', '-')}", help=help, **_kind_of_argument(kind))
+        how = dict(help=re.sub(r"\bNone(:| for)", "default:", help).replace("%", "%%"))
+        if several := [get_args(each)[0] for each in types if get_origin(each) is tuple]:
+            how |= dict(action="extend", type=partial(_read_values, *several), metavar=f"{_kinds[several[0]][0]},...")
+        elif kind is bool:
+            how |= dict(action=BooleanOptionalAction)
+        else:
+            mark = "|".join([_kinds[each][0] for each in types if each in _kinds] or choices)
+            how |= dict(type=partial(_read_value, kind), metavar=mark)
+            if bool in types:
+                how |= dict(nargs="?", const=True)
+        group.add_argument(f"--{option.replace('_', '-')}", **how)
     return parser
 
 # %% ../../nbs/app/03_cli.ipynb #a9106f15
@@ -144,17 +140,6 @@ def carry_out(
         elif name in given:
             arguments[name] = given[name]
     return command(**arguments)
-
-# %% ../../nbs/app/03_cli.ipynb #2f9522f5
-def _explorer(root:str, folder:Path)->str: # the page's address, to open in a browser
-    "Write the page of explorers with the runs of a store to a folder, which may not hold a page that is no explorer."
-    from istar_nb.app.explorers import page_files
-    folder = check_place("--explore", local_path(folder))
-    if (page := folder/"index.html").exists() and b"data.js" not in page.read_bytes():
-        raise ValueError(f"--explore {folder} holds another index.html: name a folder of its own")
-    for name, content in page_files(root).items():
-        write_file(folder/name, content)
-    return f"{page}#runs"
 
 # %% ../../nbs/app/03_cli.ipynb #d014dd2e
 def runs_command(
@@ -201,7 +186,14 @@ def runs_command(
         raise ValueError(f"--against {against} has no run in common with {root}")
     for condition in where if len(table) else ():
         table = table[rows_with(table, condition)]
-    page = None if explore is None else _explorer(root, explore)
+    if explore is not None:
+        from istar_nb.app.explorers import page_files
+        folder = check_place("--explore", local_path(explore))
+        page = folder/"index.html"
+        if page.exists() and b"data.js" not in page.read_bytes():
+            raise ValueError(f"--explore {folder} holds another index.html: name a folder of its own")
+        for name, content in page_files(root).items():
+            write_file(folder/name, content)
     if export is not None:
         export.parent.mkdir(parents=True, exist_ok=True)
         table.to_csv(export, index=False)
@@ -216,8 +208,8 @@ def runs_command(
         last = table.drop_duplicates("id", keep="last")
         say_failures(last.error)
         say_collapsed(last)
-    if page is not None:
-        print(f"explorer: {page}")
+    if explore is not None:
+        print(f"explorer: {page}#runs")
 
 # %% ../../nbs/app/03_cli.ipynb #9d00e901
 def judge_command(

@@ -57,17 +57,6 @@ def _comparable_records(
             groups.setdefault(name, []).append(r)
     return groups
 
-# %% ../../nbs/app/01_explorers.ipynb #631f3f82
-def _run_row(
-    record:RunRecord, # finished
-)->dict:              # name of a column -> value
-    "The values shown for one run, IsoScores to four decimals; None for a cloud without variance, which has none."
-    end = record.epochs[-1]
-    def short(value): return value if value is None else round(value, 4)
-    return dict(id=record.id, seed=record.config["seed"], metric=record.metric, score=record.score,
-                collapsed=int(bool(record.collapsed)), isoscore=short(end["isoscore"]),
-                layers=list(map(short, end["isoscore_layers"])))
-
 # %% ../../nbs/app/01_explorers.ipynb #5a9e6c14
 def _setting(
     config:RunConfig, # of the setting's runs
@@ -93,7 +82,11 @@ def compact_runs(
         configs = [RunConfig.from_dict(record.config) for record in records]
         for record, config, name in zip(records, configs, _setting_names(configs)):
             settings[listed.get(config.method, len(listed)), config.method, config.lam or 0, name] = config
-            rows.append(_run_row(record) | dict(data=data, name=name, twin=_plain_run(config).id))
+            end = record.epochs[-1]    # IsoScores to four decimals; a cloud without variance has none
+            scores = [None if iota is None else round(iota, 4) for iota in (end["isoscore"], *end["isoscore_layers"])]
+            rows.append(dict(id=record.id, seed=config.seed, metric=record.metric, score=record.score,
+                             collapsed=int(bool(record.collapsed)), isoscore=scores[0], layers=scores[1:], data=data,
+                             name=name, twin=_plain_run(config).id))
     numbers = {name: i for i, (*_, name) in enumerate(sorted(settings))}
     places = {row["id"]: i for i, row in enumerate(rows)}
     kept = ("data", "seed", "metric", "score", "collapsed", "isoscore", "layers")

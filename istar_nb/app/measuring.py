@@ -12,16 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from .commands import check_file, check_place, check_positive, check_task, kept
 from ..base.checks import near
 from ..base.files import local_path
 from ..base.programs import place_of_process, waiting
 from ..text.frames import column_texts, file_format, read_splits
-
-if TYPE_CHECKING:
-    from istar_nb.report.model_measures import Texts
 
 # %% ../../nbs/app/02_measuring.ipynb #80d4ec95
 def _lines_of(text:Path)->Iterator[tuple[str]]:
@@ -70,13 +67,13 @@ class TextOptions:
         "Whether there are texts."
         return self.text is not None or self.task is not None
 
-    def read(self)->tuple[Callable[[],"Texts"],str]: # a function that starts reading, and where the texts come from
+    def read(self)->tuple[Iterator[tuple[str,...]],str]: # one string each, or two for pairs; where they come from
         "The texts; an error if there are none."
         if self.text is None:
             from istar_nb.text.tasks import load_task
             data = load_task(self.task, self.data_dir, self.hub)
-            chosen = spread_rows(data.train, self.limit)
-            return lambda: (tuple(row[c] for c in data.task.texts) for row in chosen), f"{self.task} (training rows)"
+            rows = spread_rows(data.train, self.limit)
+            return (tuple(row[c] for c in data.task.texts) for row in rows), f"{self.task} (training rows)"
         path = local_path(self.text)
         table = self.column is not None or not path.is_dir() and file_format(path) is not None
         if table and self.text == "-":
@@ -87,20 +84,17 @@ class TextOptions:
         if not files:
             raise ValueError(f"{path} is a folder that has no .txt files: of tables, say with --column which texts to "
                              f"measure, or name those of points, such as '{path}/*.parquet'")
-        def read():
-            texts = ((cell,) for cell in column_texts(self.text, self.column)) if table else (
-                chain.from_iterable(map(_lines_of, files)))
-            return islice(texts, self.limit)
-        texts = read()
+        lines = chain.from_iterable(map(_lines_of, files))
+        texts = islice(((cell,) for cell in column_texts(self.text, self.column)) if table else lines, self.limit)
         if (first := next(texts, None)) is None:
             raise ValueError(f"column {self.column!r} of {path} has no text" if table else f"{path} has no text")
-        lasting = path.is_file() or path.is_dir() or "://" in self.text or "*" in self.text
-        texts = chain([first], texts)    # what was read of a pipe does not come again
         from istar_nb.report.model_measures import readable
         name = readable(path.name or path.absolute().name)
-        if not lasting:    # what a shell makes of <(...) is only a number
-            name = "the standard input" if self.text == "-" else "a pipe" if path.parent.name == "fd" else name
-        return read if lasting else lambda: texts, f"{self.column} of {name}" if self.column is not None else name
+        if self.text == "-":
+            name = "the standard input"
+        elif path.parent.name == "fd" and not path.is_file():    # what a shell makes of <(...) is only a number
+            name = "a pipe"
+        return chain([first], texts), name if self.column is None else f"{self.column} of {name}"
 
 # %% ../../nbs/app/02_measuring.ipynb #645db8da
 def _check_unused(
@@ -114,10 +108,13 @@ def _check_unused(
             raise ValueError(f"--{name.replace('_', '-')} {why}")
 
 # %% ../../nbs/app/02_measuring.ipynb #61c0a11e
-def _report(found:object, place:Path, **shown)->None:
+def _report(found:object, place:Path, source:str="", **shown)->None:
     "Show a measurement and write its report, beside an earlier one; the first process of a launcher speaks for all."
     if place_of_process()[0]:
         return
+    if source:    # where the texts come from
+        named = re.sub(r"(?<=\d) texts?\b", lambda count: f"{count[0]} of {source}", found.source, count=1)
+        found = replace(found, source=named)
     found.show(**shown)    # before anything is written: a full disk must not cost the numbers
     earlier = kept(*(Path(f"{place}.{kind}") for kind in ("html", "json")))
     values, page = (found.save(f"{place}.{kind}") for kind in ("json", "html"))
@@ -161,11 +158,6 @@ def measure_command(
     check_file("--embeddings", embeddings)
     check_file("--reference", reference)
     check_positive(batch_tokens=batch_tokens, max_length=max_length, processes=processes)
-    if not 0 <= zeta <= 1:
-        raise ValueError(f"--zeta must be between 0 and 1, not {zeta}")
-    if (zeta > 0) != (reference is not None):
-        raise ValueError("--zeta needs --reference, other texts or points whose covariance is shrunk to, and "
-                         "--reference has no meaning without --zeta")
     if embeddings is not None:
         if texts.limit is not None:
             raise ValueError("--limit counts texts, and has no meaning with --embeddings")
@@ -176,35 +168,27 @@ def measure_command(
         _check_unused(measure_command, "needs points: name --embeddings", ids=ids)
     if tokens == "audit":
         _check_unused(measure_command, "has no meaning with --tokens audit, whose batches are 32 texts each",
-                      batch_tokens=batch_tokens, processes=processes, device=device, dtype=dtype, zeta=zeta)
+                      batch_tokens=batch_tokens, processes=processes, device=device, dtype=dtype, zeta=zeta,
+                      reference=reference)
     out = check_place("--out", local_path(out))
     progress, layers = texts.progress and place_of_process()[0] == 0, "all" if layers is None else layers
     with waiting("starting", progress):
         from istar_nb.report.audit import audit
-        from istar_nb.report.isotropy import Isotropy
-        from istar_nb.report.model_measures import measure_corpus, measure_embeddings, readable
-        from istar_nb.text.features import cut_note
-        from istar_nb.training.records import environment
-    said = f", IsoScore* with ζ = {zeta:g}"*(zeta > 0)
+        from istar_nb.report.isotropy import measure
     if embeddings is not None:
-        found = measure_embeddings(embeddings, None, None, zeta, reference, processes,
-                                   dict(column=texts.column, ids=ids))
-        found = {readable(Path(embeddings).name): found}
-        return _report(Isotropy(f"points of a file{said}", tokens, found, environment()), out/"isotropy", explain=True)
-    read, source = texts.read()
+        found = measure(embeddings, zeta=zeta, reference=reference, column=texts.column, ids=ids, processes=processes)
+        return _report(found, out/"isotropy", explain=True)
+    listed, source = texts.read()
     if tokens == "audit":
-        found = audit(model, read(), layers, texts.hub, max_length=max_length, progress=progress)
-        found = replace(found, source=found.source.replace(" texts in", f" texts of {source} in", 1))
-        return _report(found, out/"isotropy")
+        found = audit(model, listed, layers, texts.hub, max_length=max_length, progress=progress)
+        return _report(found, out/"isotropy", source)
     others = None
     if reference is not None:
         table = local_path(reference).is_dir() or file_format(local_path(reference))    # a file of lines has no column
-        others = TextOptions(reference, texts.column if table else None).read()[0]()
-    loading = dict(dtype=dtype) | ({} if device is None else dict(device_map=device))
-    found, n = measure_corpus(model, read(), texts.hub, tokens, layers, batch_tokens, max_length, progress, None, zeta,
-                              others, processes, loading)
-    source = f"{n:,} text{'s'*(n != 1)} of {source}, tokens: {tokens}{cut_note(max_length)}"
-    _report(Isotropy(source + said, tokens, found, environment()), out/"isotropy", explain=True)
+        others = TextOptions(reference, texts.column if table else None).read()[0]
+    found = measure(model, listed, tokens, layers, texts.hub, batch_tokens, max_length, progress, zeta=zeta,
+                    reference=others, dtype=dtype, device_map=device, processes=processes)
+    _report(found, out/"isotropy", source, explain=True)
 
 # %% ../../nbs/app/02_measuring.ipynb #c6b7cc53
 def compare_command(
@@ -242,12 +226,10 @@ def compare_command(
         others = [f"{a}@{name}" for name in revision.split(",")]
     if checkpoints is not None:
         others = checkpoints_in(checkpoints)
-    read, source = texts.read() if texts.given else (lambda: None, "")
-    found = compare(a, others, read(), tokens, "all" if layers is None else layers, neighbors, sample, texts.hub,
+    listed, source = texts.read() if texts.given else (None, "")
+    found = compare(a, others, listed, tokens, "all" if layers is None else layers, neighbors, sample, texts.hub,
                     batch_tokens, max_length, texts.progress)
-    if source:
-        found = replace(found, source=found.source.replace(",", f" of {source},", 1))
-    _report(found, out/"comparison")
+    _report(found, out/"comparison", source)
     failing = {"changed": ("changed",), "not-known": ("changed", "not known")}.get(fail_on, ())
     if any(word.startswith(failing) for word in found.words.values()):
         raise SystemExit(1)
@@ -331,8 +313,8 @@ def health_command(
     if texts.task is not None:
         given, source = _task_arguments(texts), f"{texts.task} (training rows)"
     elif texts.given:
-        read, source = texts.read()
-        given["texts"] = [text for text, in read()]
+        listed, source = texts.read()
+        given["texts"] = [text for text, in listed]
     if label is not None:
         rows = [row for row in _table(texts.text, (texts.column, label), "--text") if None not in row][:texts.limit]
         given = dict(texts=[text for text, _ in rows], labels=[topic for _, topic in rows])
@@ -341,12 +323,10 @@ def health_command(
     if relevant is not None:
         given["relevant"] = _table(relevant, 2, "--relevant")
     if queries is not None:
-        given["queries"] = Path(queries) if file else [text for text, in TextOptions(queries).read()[0]()]
+        given["queries"] = Path(queries) if file else [text for text, in TextOptions(queries).read()[0]]
     found = health(model, **given, dims=dims, k=k, margin=margin, tokens=tokens, hub=texts.hub, max_length=max_length,
                    progress=texts.progress)
-    if source:
-        found = replace(found, source=found.source.replace(" texts (", f" texts of {source} (", 1))
-    _report(found, out/"health")
+    _report(found, out/"health", source)
     failing = ("collapsed", "not known") if fail_on == "not-known" else (fail_on,)
     if found.verdict in failing:
         raise SystemExit(1)

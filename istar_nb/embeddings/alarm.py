@@ -82,25 +82,19 @@ class CollapseAlarm(TrainerCallback, LightningCallback):
         counted = {name: found[name] for name in kinds if name in found}
         self.verdict = verdict_on(counted, self.reference)
         told = {name: self.verdict.sentence for name, word in self.verdict.kinds.items() if word == "collapsed"}
-        if self.early:
-            told |= self.lasting_loss(room_lost(counted, self.reference))
+        if self.early:    # lost at this look and at the one before
+            lost = room_lost(counted, self.reference)
+            before, self.losing = self.losing, {name for name, share in lost.items() if share > lost_edge}
+            told |= {f"room of {name}": f"Losing room ({name}: {lost[name]:.0%} at least, since the first look)."
+                     for name in self.losing & before}
         new = {name: sentence for name, sentence in told.items() if name not in self.said}
         self.said |= new.keys()
         for sentence in dict.fromkeys(new.values()):
             warnings.warn(f"step {self.steps}: {sentence}", stacklevel=2)
         if self.track is not None:
-            self.track(self.values(found))
+            self.track({f"collapse_{name}": float(kind.value) for name, kind in found.items()}
+                       | dict(collapse_room=self.verdict.room))
         return self.verdict
-
-    def lasting_loss(self, lost:dict[str,float])->dict[str,str]: # what is lost -> a sentence
-        "The kinds that have lost room at this look and at the one before."
-        before, self.losing = self.losing, {name for name, share in lost.items() if share > lost_edge}
-        return {f"room of {name}": f"Losing room ({name}: {lost[name]:.0%} at least, since the first look)."
-                for name in self.losing & before}
-
-    def values(self, found:dict[str,Jackknifed])->dict[str,float]: # name -> value, for a tracker
-        "What is logged of a look."
-        return {f"collapse_{name}": float(v.value) for name, v in found.items()} | dict(collapse_room=self.verdict.room)
 
     @property
     def stopping(self)->bool: # whether the training should end

@@ -6,7 +6,6 @@
 __all__ = ['IsotropyEvaluator']
 
 # %% ../../nbs/embeddings/05_evaluator.ipynb #3b7c3d56
-import csv
 import os
 from collections.abc import Iterable
 
@@ -58,6 +57,7 @@ class IsotropyEvaluator(BaseEvaluator):
         steps:int=-1,               # in it
     )->dict[str,float]:             # name of a metric, or of its error (`_se`) -> value
         "Embed the texts, and say how far they are from a collapse."
+        import pandas as pd
         x = model.encode(self.texts, batch_size=self.batch_size, show_progress_bar=self.show_progress_bar,
                          convert_to_tensor=True).detach().float().cpu()
         found, missing = stream_kinds(halves_of(x)), Jackknifed(torch.nan, torch.nan)
@@ -69,13 +69,9 @@ class IsotropyEvaluator(BaseEvaluator):
             metrics |= {name: value, f"{name}_se": error}
         if output_path is not None and self.write_csv:
             os.makedirs(output_path, exist_ok=True)
-            path, row = os.path.join(output_path, self.csv_file), dict(epoch=epoch, steps=steps) | metrics
-            new = not os.path.isfile(path)
-            with open(path, "a", newline="", encoding="utf-8") as file:
-                writer = csv.writer(file)
-                if new:
-                    writer.writerow(row)
-                writer.writerow(row.values())
+            path = os.path.join(output_path, self.csv_file)
+            row = pd.DataFrame([dict(epoch=epoch, steps=steps) | metrics])
+            row.to_csv(path, mode="a", header=not os.path.isfile(path), index=False, na_rep="nan")
         metrics = self.prefix_name_to_metrics(metrics, self.name)
         self.store_metrics_in_model_card_data(model, metrics, epoch, steps)
         return metrics

@@ -31,24 +31,19 @@ class Questions(NamedTuple):
     labels:np.ndarray   # (l,) the class
 
 # %% ../../nbs/embeddings/03_questions.ipynb #dcfac14a
-class _Texts:
-    "Numbers of texts."
-    def __init__(self): self.numbers = {}
-
-    def number(self, text:object, where:str)->int:
-        if not isinstance(text, str):
-            raise TypeError(f"{where} must be a text, not {text!r:.60}")
-        return self.numbers.setdefault(text, len(self.numbers))
-
-
-class _RowNumbers:
-    "Rows of a file, whose numbers are given."
-    def __init__(self, count:int): self.count = count
-
-    def number(self, row:object, where:str)->int:
-        if isinstance(row, Real) and not isinstance(row, bool) and float(row).is_integer() and 0 <= row < self.count:
-            return int(row)
-        raise ValueError(f"{where} must be the number of a row, from 0 to {self.count - 1}, not {row!r:.60}")
+def _number(
+    index:dict[str,int]|range, # text -> number, to which a new text is added, or the rows of a file
+    item:object,               # a text, or the number of a row
+    where:str,                 # it is, for errors
+)->int:
+    "The number of a text or row."
+    if isinstance(index, dict):
+        if not isinstance(item, str):
+            raise TypeError(f"{where} must be a text, not {item!r:.60}")
+        return index.setdefault(item, len(index))
+    if isinstance(item, Real) and not isinstance(item, bool) and float(item).is_integer() and 0 <= item < len(index):
+        return int(item)
+    raise ValueError(f"{where} must be the number of a row, from 0 to {len(index) - 1}, not {item!r:.60}")
 
 
 def _listed(items:Iterable, name:str)->list:
@@ -91,50 +86,34 @@ def _divided(described:Tensor, pairs:Tensor, searched:Tensor, own:bool, seed:int
     return fit[~torch.isin(fit, judged)], judged, second
 
 # %% ../../nbs/embeddings/03_questions.ipynb #826a035e
-def _gold(pairs:list[tuple])->np.ndarray: # (m,)
-    "The scores of pairs."
-    found = []
-    for i, (*_, score) in enumerate(pairs):
-        try:
-            found.append(float(score))
-        except (TypeError, ValueError):
-            raise TypeError(f"`pairs`: the third part of number {i} must be a number, not {score!r:.60}") from None
-        if not np.isfinite(found[-1]):
-            raise ValueError(f"`pairs`: the score of number {i} is {score!r}, not finite")
-    return np.array(found)
-
-
 def _judged_rows(index, pairs, relevant, documents)->tuple: # pairs, gold, queries, documents, relevant, own
     "Everything that is judged, in numbers."
-    rows = [[index.number(text, f"`pairs`: text {j + 1} of number {i}") for j, text in enumerate(row[:2])]
-            for i, row in enumerate(pairs)]
-    found, wanted = {}, {}
+    rows, gold, found, wanted = [], [], {}, {}
+    for i, (*texts, score) in enumerate(pairs):
+        rows.append([_number(index, text, f"`pairs`: text {j} of number {i}") for j, text in enumerate(texts, 1)])
+        try:
+            gold.append(float(score))
+        except (TypeError, ValueError):
+            raise TypeError(f"`pairs`: the third part of number {i} must be a number, not {score!r:.60}") from None
+        if not np.isfinite(gold[-1]):
+            raise ValueError(f"`pairs`: the score of number {i} is {score!r}, not finite")
     for i, (query, document) in enumerate(relevant):
-        document = index.number(document, f"`relevant`: the document of number {i}")
-        query = index.number(query, f"`relevant`: the query of number {i}")
+        document = _number(index, document, f"`relevant`: the document of number {i}")
+        query = _number(index, query, f"`relevant`: the query of number {i}")
         if query == document:
             raise ValueError(f"`relevant`: number {i} has one text as query and document, and no query finds itself")
         wanted.setdefault(query, set()).add(document)
         found[document] = None
     for i, document in enumerate(documents):
-        found[index.number(document, f"`documents`: number {i}")] = None
+        found[_number(index, document, f"`documents`: number {i}")] = None
     place = {document: i for i, document in enumerate(found)}
     queries, own = (torch.tensor(list(some), dtype=torch.long) for some in (wanted, (place.get(q, -1) for q in wanted)))
-    return (torch.tensor(rows, dtype=torch.long).reshape(-1, 2), _gold(pairs), queries,
+    return (torch.tensor(rows, dtype=torch.long).reshape(-1, 2), np.array(gold), queries,
             torch.tensor(list(place), dtype=torch.long), [{place[d] for d in some} for some in wanted.values()], own)
 
 # %% ../../nbs/embeddings/03_questions.ipynb #1ed955e9
-def _classes_of(labels:list)->np.ndarray: # (l,)
-    "Labels that are all there."
-    import pandas as pd
-    missing = np.flatnonzero(pd.Series(labels, dtype=object).isna())
-    if len(missing):
-        raise ValueError(f"`labels`: number {missing[0]} is missing")
-    return np.array(labels)
-
-
 def questions(
-    index:"_Texts|_RowNumbers", # numbers texts or rows
+    index:dict[str,int]|range,  # text -> number, where they are added, or the numbers of rows
     texts:Iterable|None,        # that describe the model and fit variants; None: all rows of a file, or all texts
     pairs:Iterable|None=None,   # (first, second, score) each
     relevant:Iterable|None=None, # (query, document) each
@@ -145,16 +124,17 @@ def questions(
     seed:int=0,                 # of what is drawn
 )->Questions:
     "Who describes, who fits and who judges."
+    import pandas as pd
     listed = None if texts is None else _listed(texts, "texts")
-    given = [index.number(text, f"`texts`: number {i}") for i, text in enumerate(listed or [])]
+    given = [_number(index, text, f"`texts`: number {i}") for i, text in enumerate(listed or [])]
     judged = _judged_rows(index, _tuples(pairs, "pairs", 3), _tuples(relevant, "relevant", 2),
                           [] if documents is None else _listed(documents, "documents"))
     rows, gold, queries, found, wanted, own = judged
     if documents is not None and not len(queries):
         raise ValueError("`documents` are given, and `relevant` is missing")
     if listed is None:
-        given = range(index.count if isinstance(index, _RowNumbers) else len(index.numbers))
-    more = [index.number(query, f"`queries`: number {i}") for i, query in enumerate(searches or [])]
+        given = range(len(index))
+    more = [_number(index, query, f"`queries`: number {i}") for i, query in enumerate(searches or [])]
     described = _numbers(set(given) - set(more))
     if len(described) < 20:
         raise ValueError(f"`texts` must be at least 20 different ones, and there are {len(described)}")
@@ -164,12 +144,14 @@ def questions(
     fit, held, kept = _divided(described, rows, torch.cat([queries, found]), listed is not None, seed)
     if len(fit) < 10:
         raise ValueError(f"`texts`: {len(fit)} are left to fit variants to, because all others are judged")
-    classes = _classes_of([] if labels is None else _listed(labels, "labels"))
+    classes = [] if labels is None else _listed(labels, "labels")
+    if len(missing := np.flatnonzero(pd.Series(classes, dtype=object).isna())):
+        raise ValueError(f"`labels`: number {missing[0]} is missing")
     if labels is not None and len(classes) != len(given):
         raise ValueError(f"`labels` must have one class for each of the {len(given)} texts, and has {len(classes)}")
     labelled = torch.tensor(list(given) if labels is not None else [], dtype=torch.long)
     return Questions(described, fit, held, rows[kept], gold[kept.numpy()], queries, found, wanted, own,
-                     _numbers([*queries.tolist(), *more]), labelled, classes)
+                     _numbers([*queries.tolist(), *more]), labelled, np.array(classes))
 
 # %% ../../nbs/embeddings/03_questions.ipynb #2825275c
 def in_roles(

@@ -93,8 +93,7 @@ def measure_texts(
     layers:object="all",       # as of `measure`
     hub:bool=False,            # allow downloads
     max_length:int=usual_length, # tokens kept of a text
-    actors:int=1,              # models at once
-    gpus:float|None=None,      # of each; None for one where the cluster has GPUs
+    actors:int=1,              # models at once, on a GPU each where the cluster has GPUs
 )->dict[str,dict]:             # layer -> summary
     "Every measure of every layer of a model on texts, computed where the texts are."
     import ray
@@ -102,9 +101,8 @@ def measure_texts(
         raise ValueError(f"`tokens` must be 'cls', 'last' or 'mean' on Ray, one point a text, not {tokens!r}")
     given = model, hub, column, ids, tokens, layers, max_length
     last = layer_count(find_encoder(model, hub).model)
-    if gpus is None:
-        gpus = float(ray.cluster_resources().get("GPU", 0) > 0)
-    vectors = data.map_batches(TextVectors, fn_constructor_args=given, batch_size=64, num_gpus=gpus or None,
+    gpus = 1 if ray.cluster_resources().get("GPU", 0) > 0 else None    # of each
+    vectors = data.map_batches(TextVectors, fn_constructor_args=given, batch_size=64, num_gpus=gpus,
                                concurrency=actors)
     names = [str(l) for l in choose_layers(layers, last + 1)]
     return measure_dataset(vectors, names, ids)

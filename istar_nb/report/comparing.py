@@ -32,8 +32,8 @@ from .figures import compare_figure, measure_names, png_bytes
 from .isotropy import check_unread, text_tuples
 from .model_measures import (READINGS, Measurement, Points, Sample, as_texts, check_layers,
                                             distinct, find_encoder, model_label, read_layers, row_error)
-from .reports import (Section, html_page, layer_label, error_note, gaps, measure_table, save_report,
-                                     show_table, with_error)
+from .reports import (READING, Section, html_page, layer_label, error_note, gaps, measure_table,
+                                     save_report, show_table, with_error)
 from ..text.features import Numbering, cut_note, text_batches
 from ..text.encoders import Encoder
 from ..training.records import environment, finite
@@ -198,7 +198,6 @@ def _alike(
 # %% ../../nbs/report/09_comparing.ipynb #4505d697
 _alike_names = {"layer": "layer of the other", "cka": "CKA, debiased", "overlap": "neighbours in common",
                 "floor": "by chance", "cosine": "mean cosine of a text's two vectors", "least_cosine": "the least"}
-_main = ("isoscore", "isoscore_unbiased", "mean_cosine", "sv_anisotropy_centred", "two_nn", "outlier_count")
 
 def _signed(summary:dict, name:str)->str:
     text = with_error(summary, name)
@@ -232,10 +231,7 @@ _means = " A text is the mean of its tokens, because tokens of two tokenizers ne
 # %% ../../nbs/report/09_comparing.ipynb #55c5ac2b
 def _comparison_page(found:"Comparison")->str: # HTML
     "The report as one page."
-    from matplotlib import pyplot as plt
-    fig = found.figure()
-    sections = [Section("By layer", figure=png_bytes(fig), caption=found.how())]
-    plt.close(fig)
+    sections = [Section("By layer", figure=png_bytes(found.figure()), caption=found.how())]
     for model in found.tables:
         sections.append(Section(f"{model} beside {found.first}", "", *found.alike_table(model)))
         sections.append(Section(f"{model} minus {found.first}", "", *found.difference_table(model)))
@@ -292,7 +288,7 @@ class Comparison:
         print(self.opening())
         for model in self.tables:
             show_table(*self.alike_table(model), f"{model} beside {self.first}: {self.source}", self.how())
-            show_table(*self.difference_table(model, _main), f"{model} minus {self.first}",
+            show_table(*self.difference_table(model, tuple(READING)), f"{model} minus {self.first}",
                        "± one standard error, from the same texts in both models")
         for model, layers in self.measures.items():
             if note := gaps(layers):

@@ -237,11 +237,13 @@ def compare_figure(
 
 # %% ../../nbs/report/01_figures.ipynb #6327661f
 def png_bytes(
-    fig:"Figure",   # any
+    fig:"Figure",   # any; it is closed
     dpi:int=150,    # dots an inch
 )->bytes:           # PNG file, without a date or version in it
     "A figure as a PNG, equal for equal figures."
     from io import BytesIO
+    from matplotlib import pyplot as plt
     buffer = BytesIO()
     fig.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
+    plt.close(fig)
     return buffer.getvalue()

@@ -149,17 +149,6 @@ def check_unread(
         raise ValueError("`tokens` and `layers` choose among a model's states, and without `texts` there is no model")
 
 # %% ../../nbs/report/05_isotropy.ipynb #ebc54040
-def _column(texts:Iterable, column:str|None)->Iterable:
-    "A column of tables, or of a dataset, which may be streaming."
-    if column is None:
-        return texts
-    if isinstance(texts, (str, Path)):
-        return column_texts(texts, column)
-    if not hasattr(texts, "features"):
-        raise ValueError(f"`column` is for tables and datasets, and `texts` is a {type(texts).__name__}")
-    return (row[column] for row in texts)
-
-
 def _measure_on_ray(model:object, texts:object, tokens:str, layers:object, hub:bool, max_length:int, column:str|None,
                     ids:str|None, processes:int|None, **others)->Isotropy:
     "As of `measure`, of a dataset of Ray Data."
@@ -217,9 +206,14 @@ def measure(
         return Isotropy(f"points{said}", "all", {label: found}, environment())
     if sentences is not None:
         raise ValueError("`sentences` is for points: which tokens are of one text is known")
-    pairs = text_tuples(_column(texts, column))
+    if column is not None and isinstance(texts, (str, Path)):
+        texts = column_texts(texts, column)
+    elif column is not None:    # of a dataset, which may be streaming
+        if not hasattr(texts, "features"):
+            raise ValueError(f"`column` is for tables and datasets, and `texts` is a {type(texts).__name__}")
+        texts = (row[column] for row in texts)
     others = None if reference is None else text_tuples(reference, "reference")
-    found, n = measure_corpus(model, pairs, hub, tokens, layers, batch_tokens, max_length, progress, memory, zeta,
-                              others, processes, loading)
+    found, n = measure_corpus(model, text_tuples(texts), hub, tokens, layers, batch_tokens, max_length, progress,
+                              memory, zeta, others, processes, loading)
     return Isotropy(f"{n:,} text{'s'*(n != 1)}, tokens: {tokens}{cut_note(max_length)}{said}", tokens, found,
                     environment())

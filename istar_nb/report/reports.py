@@ -129,11 +129,6 @@ def with_error(
     return f"{value:z.{digits}f} ± {f'<{least}' if error and float(shown) == 0 else shown}"    # not zero
 
 # %% ../../nbs/report/04_reports.ipynb #ac435ca6
-def _are_unbiased(records:Sequence[RunRecord])->bool:
-    "Whether all records have the unbiased score, which older ones lack."
-    return all("isoscore_unbiased" in evaluation for r in records for evaluation in (r.epochs[0], r.epochs[-1]))
-
-
 def measured_on(
     records:Sequence[RunRecord], # of one task and model
 )->str:                          # sentences
@@ -141,27 +136,25 @@ def measured_on(
     last, rows = records[0].epochs[-1], records[0].data.get("validation")
     parts = [f"{last['tokens']:,} tokens in each layer"] if "tokens" in last else []
     parts += [f"{last['sentences']:,} sentences"] if "sentences" in last else []
-    kind = ("unbiased, ± one standard error" if _are_unbiased(records)
-            else "the plug-in score, which is too low for few tokens")
     return (("" if rows is None else f"{records[0].metric.capitalize()} of {rows:,} validation rows. ")
             + "IsoScore ι takes the tokens of all layers after the embeddings as one cloud"
-            + f" (n = {' of '.join(parts)})"*bool(parts) + f": {kind}.")
+            + f" (n = {' of '.join(parts)})"*bool(parts) + ": unbiased, ± one standard error.")
 
 # %% ../../nbs/report/04_reports.ipynb #1d5b4e60
 def change_table(
     records:Sequence[RunRecord], # of one task and model
 )->tuple[list[str],list[list]]: # column heads; a row a run
     "Score, isotropy and its change in every layer, before and after training; None where a layer has no variance."
-    start, unbiased = records[0].epochs[0], _are_unbiased(records)
-    def pooled(found): return with_error(found, "isoscore_unbiased") if unbiased else found["isoscore"]
-    layers = ["emb.", *map(str, range(1, len(start["isoscore_layers"])))]
-    rows = [["before training", None, pooled(start), *start["isoscore_layers"]]]
+    start = records[0].epochs[0]
+    before = start["isoscore_layers"]
+    rows = [["before training", None, with_error(start, "isoscore_unbiased"),
+             *(None if v is None else f"{v:.3f}" for v in before)]]
     for r in records:
-        pairs = zip(start["isoscore_layers"], r.epochs[-1]["isoscore_layers"])
+        pairs, end = zip(before, r.epochs[-1]["isoscore_layers"]), with_error(r.epochs[-1], "isoscore_unbiased")
         change = [None if None in (a, b) else signed(b - a, "+.3f") for a, b in pairs]
-        rows.append([run_label(r.config), r.score, pooled(r.epochs[-1]), *change])
-    rows[0][3:] = [None if v is None else f"{v:.3f}" for v in rows[0][3:]]
-    return ["run", records[0].metric, "IsoScore ι" + ", unbiased"*unbiased, *layers], rows
+        rows.append([run_label(r.config), r.score, end, *change])
+    layers = ["emb.", *map(str, range(1, len(before)))]
+    return ["run", records[0].metric, "IsoScore ι, unbiased", *layers], rows
 
 # %% ../../nbs/report/04_reports.ipynb #bffc4809
 def comparison_page(
@@ -197,14 +190,11 @@ def gaps(
     for layer, summary in layers.items():
         if "reason" in summary:
             without.setdefault(summary["reason"], []).append(layer_label(layer))
-    notes, left = [f"– for {', '.join(names)}: {reason}" for reason, names in without.items()], {}
-    for layer, summary in layers.items():
-        for number in summary.get("left_out", []):
-            left.setdefault(number, []).append(layer_label(layer))
-    if left:
-        named = ", ".join(str(number) for number in sorted(left)[:5] if number >= 0) or "not numbered"
-        layers_left = ", ".join(dict.fromkeys(name for names in left.values() for name in names))
-        notes.append(f"texts whose states are not finite are left out of {layers_left}: {len(left)} ({named}"
+    notes = [f"– for {', '.join(names)}: {reason}" for reason, names in without.items()]
+    if left := sorted({number for summary in layers.values() for number in summary.get("left_out", [])}):
+        named = ", ".join(str(number) for number in left[:5] if number >= 0) or "not numbered"
+        where = ", ".join(layer_label(layer) for layer, summary in layers.items() if summary.get("left_out"))
+        notes.append(f"texts whose states are not finite are left out of {where}: {len(left)} ({named}"
                      f"{', …'*(len(left) > 5)}; counted from 0)")
     for size in dict.fromkeys(summary["folded"] for summary in layers.values() if "folded" in summary):
         notes.append(f"sums of all dimensions need more than `memory`, so points are folded onto {size:,}: measures of "
@@ -294,13 +284,11 @@ def measure_page(
     footer:str="",                  # versions
 )->str:                             # a complete HTML document
     "The report as one self-contained page."
-    from matplotlib import pyplot as plt
     def notes(layers): return ". ".join(filter(None, [gaps(layers), error_note(layers), *hints(layers)]))
     sections = [Section(model, notes(layers), *measure_table(layers)) for model, layers in found.items()]
     if max(map(len, found.values())) > 1:
-        fig = measure_figure(found)
-        sections.insert(0, Section("By layer", figure=png_bytes(fig), caption="Bars are two standard errors."))
-        plt.close(fig)
+        figure = png_bytes(measure_figure(found))
+        sections.insert(0, Section("By layer", figure=figure, caption="Bars are two standard errors."))
     star = [_star_note]*("IsoScore*" in measure_table(next(iter(found.values())))[0])
     columns, rows = reading_table()
     sections.append(Section("Beside known models", "Lowest and highest layer of three models on 300 docstrings of "
@@ -342,10 +330,10 @@ def measured_columns(
     "The columns of what finished runs were measured to be: IsoScore unbiased where it is known, else the plug-in."
     done = table[table.status == "done"]
     known = done.isoscore_unbiased.notna()
-    plain = [] if len(done) and known.all() else ["isoscore"]
-    unbiased = ["isoscore_unbiased", "measured_tokens", "sentences"] if known.any() else []
-    rows = ["validation_rows"]*bool(done.validation_rows.notna().any())
-    return ["collapsed"]*bool((done.collapsed == 1).any()) + [*rows, *plain, *unbiased]
+    shown = dict(collapsed=(done.collapsed == 1).any(), validation_rows=done.validation_rows.notna().any(),
+                 isoscore=done.empty or not known.all(), isoscore_unbiased=known.any(), measured_tokens=known.any(),
+                 sentences=known.any())
+    return [name for name, there in shown.items() if there]
 
 # %% ../../nbs/report/04_reports.ipynb #15bfecc2
 _always = ("id", "status", "epoch", "task", "method", "lam", "seed", "metric", "score", "collapsed", "isoscore",
@@ -393,9 +381,9 @@ def rows_with(
         raise ValueError(f"`where` {condition!r} must be NAME=VALUE with a column of the table{near(name, table)}: "
                          f"{', '.join(map(str, table.columns))}")
     column, missing = table[name], value in ("None", "none", "nan")
-    def forms(cell): return str(cell), show_value(cell), str(cell).lower()
     if column.dtype != float:
-        return column.map(lambda cell: value in forms(cell)).astype(bool) | (column.isna() & missing)
+        shown = column.map(lambda cell: value in (str(cell), show_value(cell), str(cell).lower()))
+        return shown.astype(bool) | (column.isna() & missing)
     if missing:
         return column.isna()
     try:
