@@ -396,7 +396,7 @@ def test_evaluation_is_the_plain_trainers(tmp_path):
     made.train()
     train_calls, seen[:] = set(seen[3:]), []     # the first three ask whether the loss counts items
     evaluated = made.evaluate(rows[:16])["eval_loss"]
-    assert train_calls == {(True, "[2, -1]")} and set(seen) == {(False, "None")}
+    assert train_calls == {(True, "True")} and set(seen) == {(False, "None")}
     assert evaluated == trainer(tmp_path, model, tokenizer, rows, cls=Trainer).evaluate(rows[:16])["eval_loss"]
 
 
