@@ -21,8 +21,8 @@ from torch import Tensor
 
 from ..base.covariance import check_covariance, covariance
 from ..geometry.scores import isoscore, isoscore_from_cov, isoscore_with_error, ratio_score
-from ..geometry.shrinkage import mixture_traces, optimal_zeta
-from ..geometry.unbiased import unbiased_estimator
+from ..geometry.shrinkage import optimal_zeta
+from ..geometry.unbiased import Traces, unbiased_estimator
 
 # %% ../../nbs/study/00_stability.ipynb #a00d8898
 def shrunk_scores(
@@ -37,7 +37,9 @@ def shrunk_scores(
     z = torch.as_tensor(zetas, dtype=torch.float64)
     if not ((z >= 0) & (z <= 1)).all(): raise ValueError(f"`zetas` must be between 0 and 1, not {list(zetas)}")
     batch, reference = (a.trace(), a.square().sum(), (a*b).sum()), (b.trace(), b.square().sum())
-    return ratio_score(mixture_traces(batch, reference, z), d)
+    (trace, square, cross), (trace_ref, square_ref) = batch, reference
+    squared = (1-z)**2*square + 2*z*(1-z)*cross + z**2*square_ref
+    return ratio_score(Traces(squared, ((1-z)*trace + z*trace_ref)**2), d)
 
 # %% ../../nbs/study/00_stability.ipynb #fc4a2944
 def estimates(
