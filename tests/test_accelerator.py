@@ -38,7 +38,6 @@ from istar_nb.penalties.regularizers import IStar, UnbiasedIStar, pooled_isoscor
 from istar_nb.training.runs import RunConfig
 from istar_nb.geometry.scores import (isoscore, isoscore_eig, isoscore_from_cov, isoscore_star, isoscore_unbiased,
                                       isoscore_with_error)
-from istar_nb.geometry.shrinkage import optimal_zeta
 from istar_nb.base.programs import launched
 from istar_nb.base.states import HiddenStates
 from istar_nb.geometry.streaming import IsoScoreMetric, IsotropyMetrics
@@ -49,7 +48,7 @@ from istar_nb.training.evaluation import evaluate
 from istar_nb.training.training import _launched, launch, load_checkpoint, save_checkpoint, train
 from istar_nb.training.updates import Progress, fine_tuning, update
 from istar_nb.geometry.transforms import AllButTheTop, Whitening
-from istar_nb.geometry.unbiased import unbiased_traces
+from istar_nb.geometry.unbiased import optimal_zeta, unbiased_traces
 from istar_nb.geometry.watching import watch
 
 

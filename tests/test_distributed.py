@@ -11,7 +11,7 @@ from istar_nb.penalties.regularizers import IStar, UnbiasedIStar, batch_zeta, po
 from istar_nb.training.records import find_record
 from istar_nb.training.runs import RunConfig
 from istar_nb.geometry.scores import isoscore_unbiased, reference_of
-from istar_nb.geometry.shrinkage import optimal_zeta
+from istar_nb.geometry.unbiased import optimal_zeta
 from istar_nb.training.training import train
 from processes import on_two
 

@@ -14,7 +14,7 @@ from istar_nb.text.encoders import hidden_states, load_encoder
 from istar_nb.base.modes import check_precision, format_of, product_format, products_in
 from istar_nb.penalties.regularizers import IStar, UnbiasedIStar, batch_zeta
 from istar_nb.geometry.scores import isoscore, isoscore_star, isoscore_unbiased, reference_of
-from istar_nb.geometry.shrinkage import optimal_zeta
+from istar_nb.geometry.unbiased import optimal_zeta
 from istar_nb.base.states import HiddenStates
 from istar_nb.base.testing import Work, factors
 from istar_nb.penalties.topology import EntropyRegularizer, h0_bars

@@ -26,7 +26,7 @@ from ..base.points import from_numpy, working_dtype
 from ..base.processes import check_scope, process_count, processes_of
 from ..geometry.scores import (GramIsoScore, PooledIsoScore, Reference, TooFew, check_facts, few_points,
                                       pooled_covariance, reference_of)
-from ..geometry.shrinkage import zeta_star
+from ..geometry.unbiased import zeta_star
 from ..base.states import HiddenStates, check_states, check_tokens, joined, layer_numbers
 
 # %% ../../nbs/penalties/00_regularizers.ipynb #7fc517e8

@@ -21,8 +21,7 @@ from torch import Tensor
 
 from ..base.covariance import check_covariance, covariance
 from ..geometry.scores import isoscore, isoscore_from_cov, isoscore_with_error, ratio_score
-from ..geometry.shrinkage import optimal_zeta
-from ..geometry.unbiased import Traces, unbiased_estimator
+from ..geometry.unbiased import Traces, optimal_zeta, unbiased_estimator
 
 # %% ../../nbs/study/00_stability.ipynb #a00d8898
 def shrunk_scores(
