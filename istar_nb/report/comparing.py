@@ -14,24 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from tqdm.std import tqdm
 
 from ..base.checks import check_number
 from ..base.files import local_path
-from ..base.matrices import matrix_parts, row_keys
-from ..base.points import as_points, unit_rows, working_dtype
+from ..base.matrices import row_keys
+from ..base.points import unit_rows, working_dtype
 from ..base.programs import progress_bar, waiting
 from ..base.states import layer_count, layer_numbers
-from ..geometry.halves import keys_of
 from ..geometry.second_moments import cka_of_layers
 from ..geometry.streaming import allowed_memory
 from .figures import compare_figure, measure_names, png_bytes
 from .isotropy import check_unread, text_tuples
-from .model_measures import (READINGS, Measurement, Points, Sample, as_texts, check_layers,
-                                            distinct, find_encoder, model_label, read_layers, row_error)
+from .model_measures import (READINGS, Measurement, Points, as_texts, check_layers, distinct,
+                                            find_encoder, model_label, read_layers, read_matrix)
 from .reports import (READING, Section, html_page, layer_label, error_note, gaps, measure_table,
                                      save_report, show_table, with_error)
 from ..text.features import Numbering, cut_note, text_batches
@@ -86,19 +84,9 @@ def see_points(
     name:str="points", # of what is read, for errors
 )->tuple[Seen,int]: # and how many rows there were
     "Read the rows of a file or of a matrix."
-    m, kept, read = Measurement(of="rows", memory=memory), Sample(sample), 0
-    parts = matrix_parts(points) if isinstance(points, str) else as_points(points, name).split(8192)
-    for part in parts:
-        try:
-            m.update(part)
-        except ValueError as e:
-            raise row_error(e, part, name, read) from e
-        kept.update(part, torch.arange(len(part)), keys_of(np.arange(read, read + len(part))))
-        read += len(part)
-    if not read:
-        raise ValueError(f"`{name}` has no points")
-    there = torch.ones(len(kept.points), dtype=torch.bool)
-    return Seen(dict(points=m), dict(points=kept.points.to(working_dtype(kept.points))), there), read
+    m = read_matrix(points, memory=memory, name=name, sample=max(sample, 2000))
+    x = m.sample.points[:sample]
+    return Seen(dict(points=m), dict(points=x.to(working_dtype(x))), torch.ones(len(x), dtype=torch.bool)), m.count
 
 # %% ../../nbs/report/09_comparing.ipynb #479f8fbf
 class Measures(NamedTuple):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['READINGS', 'Points', 'rows_of_unit', 'Sample', 'Measurement', 'check_reference', 'as_texts', 'take_in_layer',
            'with_union', 'model_inputs', 'read_layers', 'measure_model', 'readable', 'distinct', 'check_layers',
-           'model_label', 'find_encoder', 'measure_corpus', 'row_error', 'measure_embeddings']
+           'model_label', 'find_encoder', 'measure_corpus', 'read_matrix', 'measure_embeddings']
 
 # %% ../../nbs/report/02_model_measures.ipynb #5c459b36
 import contextlib
@@ -65,7 +65,7 @@ class Measurement:
     "Every measure of one set of points, streamed: `update` with states, then `summary`."
     def __init__(self,
         tokens:str="real",       # one of `READINGS`
-        sample:int=2000,         # points kept for the intrinsic dimension
+        sample:int=2000,         # points kept; the intrinsic dimension is of the first 2,000
         of:str="whole texts",    # what the standard errors come from
         memory:float|None=None,  # GB that the sums may take; None: a third of what this machine has
         origin:Tensor|None=None, # (d,) that the sums are taken about, see `Total`
@@ -109,7 +109,7 @@ class Measurement:
         "Every measure as plain numbers, with standard errors; the outlier dimensions; what the errors come from."
         values, errors, _, keys = known or self.measures()
         with contextlib.suppress(ValueError):    # points at equal distances have no dimension
-            dimension = two_nn_with_error(self.sample.points.to(working_dtype(self.sample.points)))
+            dimension = two_nn_with_error(self.sample.points[:2000].to(working_dtype(self.sample.points)))
             values, errors = values | dict(two_nn=dimension[0]), errors | dict(two_nn=dimension[1])
         values = {k: v.tolist() for k, v in values.items()} | dict(outliers=values["outliers"].nonzero()[:, 0].tolist())
         values |= {f"{k}_se": v.item() for k, v in errors.items()}
@@ -457,10 +457,9 @@ Points = str|Path|Tensor|np.ndarray|Iterator    # files, as of `matrix_units`, o
 
 rows_of_unit = 8192
 
-def _take_in_rows(tasks:Iterator[tuple], rank:int, name:str, of:str, memory:float|None,
-                  origin:Tensor|None)->Measurement:
+def _take_in_rows(tasks:Iterator[tuple], rank:int, name:str, options:dict)->Measurement:
     "The measurement of some units, each of them a start, a function that reads rows, and ids of these rows."
-    m = Measurement(of=of, memory=memory, origin=origin)
+    m = Measurement(**options)
     for start, read, ids in tasks:
         part = as_points(read(), name, min_points=0)
         if ids is not None and len(ids) < len(part):
@@ -468,12 +467,14 @@ def _take_in_rows(tasks:Iterator[tuple], rank:int, name:str, of:str, memory:floa
         try:
             m.update(part, None, ids, start)
         except ValueError as e:
-            raise row_error(e, part, name, start) from e
+            wrong = (~part.double().norm(dim=1).isfinite()).nonzero()
+            where = f": row {start + int(wrong[0])}, counted from 0" if len(wrong) else ""
+            raise ValueError(str(e).replace("`x`", f"`{name}`") + where) from e
     m.total.to("cpu")
     return m
 
 
-def _read_points(
+def read_matrix(
     points:Points,
     sentences:Sequence|None=None,   # as of `measure_embeddings`
     memory:float|None=None,         # as of `measure_embeddings`
@@ -481,6 +482,7 @@ def _read_points(
     processes:int|None=None,        # as of `share_out`
     columns:Mapping[str,str|None]={}, # `column` and `ids`, as of `matrix_units`
     then:Callable[[Measurement],object]=lambda m: m, # what is wanted of it
+    sample:int=2000,                # points kept, as of `Measurement`
 )->object:
     "What is wanted of the measurement of a matrix on disk or in memory, when all of it is read."
     if isinstance(points, (str, Path)):
@@ -495,8 +497,9 @@ def _read_points(
     origin = part.mean(0) if (part := first[1]()).dtype == torch.float64 else None    # others have few digits
     tasks = ((start, read, None if ids is None else ids[start:start+rows_of_unit])
              for start, read in chain([first], units))
-    work = partial(_take_in_rows, name=name, of="rows" if ids is None else "sentences", memory=memory,
+    options = dict(sample=sample, of="rows" if ids is None else "sentences", memory=memory,
                    origin=None if origin is None or not origin.isfinite().all() else origin)
+    work = partial(_take_in_rows, name=name, options=options)
     read = share_out(work, tasks, processes, lambda task: f"rows {task[0]:,} to {task[0] + rows_of_unit - 1:,}")
     def joined():
         m = reduce(Measurement.join, read)
@@ -507,12 +510,6 @@ def _read_points(
         return then(m)
     return from_first(joined)
 
-
-def row_error(error:ValueError, part:Tensor, name:str, start:int)->ValueError:
-    "The same error with the name of what is read and, if it is not finite, the row."
-    wrong = (~part.double().norm(dim=1).isfinite()).nonzero()
-    where = f": row {start + int(wrong[0])}, counted from 0" if len(wrong) else ""
-    return ValueError(str(error).replace("`x`", f"`{name}`") + where)
 
 def _ids_missing(ids:int, name:str, rows:str)->str:
     return f"`sentences` must have one id for every row: it has {ids:,}, and `{name}` has {rows} rows"
@@ -533,7 +530,7 @@ def measure_embeddings(
                                                 or local_path(points).exists()):
         raise ValueError(f"{points} is no file of embeddings; a model needs texts to be measured on")
     if zeta:
-        cov = _read_points(reference, memory=memory, name="reference", processes=processes, columns=columns,
-                           then=Measurement.covariance)
+        cov = read_matrix(reference, memory=memory, name="reference", processes=processes, columns=columns,
+                          then=Measurement.covariance)
     def summary(m): return dict(points=m.summary_or_reason() | _star(m, zeta, cov))
-    return _read_points(points, sentences, memory, processes=processes, columns=columns, then=summary)
+    return read_matrix(points, sentences, memory, processes=processes, columns=columns, then=summary)
