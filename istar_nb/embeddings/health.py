@@ -176,9 +176,8 @@ def _health_page(found:"Health")->str: # HTML
                     Section("What changing the vectors does", found.caption(), *found.variant_table(),
                             png_bytes(found.figure()),
                             "Bars are 95 % intervals, of the paired difference where there are labels."), *sections]
-    versions = ", ".join(f"{name} {version}" for name, version in found.environment["versions"].items())
     return html_page(f"Is {found.model} healthy for retrieval?", sections, lead=f"{found.opening()} {found.source}",
-                     mark=found.verdict, footer=versions)
+                     mark=found.verdict, versions=found.environment["versions"])
 
 # %% ../../nbs/embeddings/04_health.ipynb #80fe1559
 @dataclass(frozen=True, repr=False)

@@ -226,9 +226,8 @@ def _comparison_page(found:"Comparison")->str: # HTML
     for model, layers in found.measures.items():
         notes = ". ".join(filter(None, [gaps(layers), error_note(layers)]))
         sections.append(Section(model, notes, *measure_table(layers)))
-    versions = ", ".join(f"{name} {version}" for name, version in found.environment["versions"].items())
     return html_page(f"{' and '.join(found.measures)} compared", sections,
-                     lead=f"{found.opening()} {found.source}", footer=versions)
+                     lead=f"{found.opening()} {found.source}", versions=found.environment["versions"])
 
 # %% ../../nbs/report/09_comparing.ipynb #3c3cc980
 @dataclass(frozen=True, repr=False)

@@ -86,8 +86,8 @@ class Isotropy:
         path:str|Path, # .html for a page with figures, .json for the numbers, .md for a model card of the first model
     )->Path:           # the file
         "Write what was measured to a file."
-        versions = ", ".join(f"{name} {version}" for name, version in self.environment["versions"].items())
-        return save_report(self, lambda: measure_page(self.measures, self.source, versions), path, self._card)
+        return save_report(self, lambda: measure_page(self.measures, self.source, self.environment["versions"]), path,
+                           self._card)
 
     def _card(self)->str:
         model, layers = next(iter(self.measures.items()))

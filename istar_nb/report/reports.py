@@ -89,7 +89,9 @@ _template = """<!doctype html>
 {% endfor %}</tbody></table></div>{% endif %}
 {% if s.figure %}<figure><img alt="{{ s.title }}" src="data:image/png;base64,{{ encode(s.figure) }}">
 {% if s.caption %}<figcaption>{{ s.caption }}</figcaption>{% endif %}</figure>{% endif %}
-{% endfor %}{% if footer %}<footer>{{ footer }}</footer>{% endif %}
+{% endfor %}{% if footer or versions %}<footer>{{ footer }}
+{% for name, version in versions.items() %}{{ name }} {{ version }}{{ ", " if not loop.last }}{% endfor %}
+</footer>{% endif %}
 </body></html>
 """
 
@@ -99,14 +101,15 @@ def html_page(
     sections:Sequence[Section],   # its sections
     lead:str="",                  # a sentence under the title
     mark:str="",                  # of the lead: "healthy" is green, "collapsed" red; it must say so in words, too
-    footer:str="",                # small print: versions, ids
+    footer:str="",                # small print, such as ids
+    versions:Mapping[str,str]={}, # of packages, after it
 )->str:                           # a complete HTML document
     "A self-contained HTML page."
     from jinja2 import Environment
     def numeric(rows, column): return all(show_value(row[column]).lstrip("+−–")[:1] in "0123456789" for row in rows)
     template = Environment(autoescape=True, trim_blocks=True).from_string(_template)
-    return template.render(title=title, sections=sections, lead=lead, mark=mark, footer=footer, show=show_value,
-                           style=_style, numeric=numeric, encode=lambda png: b64encode(png).decode())
+    return template.render(title=title, sections=sections, lead=lead, mark=mark, footer=footer, versions=versions,
+                           show=show_value, style=_style, numeric=numeric, encode=lambda png: b64encode(png).decode())
 
 # %% ../../nbs/report/04_reports.ipynb #ecc6aec2
 def with_error(
@@ -165,16 +168,15 @@ def comparison_page(
 )->str:                          # a complete HTML document
     "Runs compared on one self-contained page."
     (columns, rows), c = change_table(records), records[-1].config
-    data, env, epochs = records[0].data, records[0].environment, c["epochs"]
+    data, epochs = records[0].data, c["epochs"]
     setup = (f"{data['train']:,} training and {data['validation']:,} validation sentences of {c['task']}, {epochs} "
              f"epoch{'s'*(epochs > 1)}, batches of {c['batch_size']}, learning rate {c['lr']:g}, ζ = {c['zeta']}, "
              f"seed {c['seed']}. {measured_on(records)} By layer, the first row is the plug-in ι before training and "
              "the others are changes from it.")
     caption = "Left: ι of every layer. Middle: score against ι. Right: ι of training batches."
-    versions = ", ".join(f"{name} {v}" for name, v in env["versions"].items())
-    footer = f"Data {data['note']}, sha256 {data['sha256'][:12]}. {versions}. Runs {', '.join(r.id for r in records)}."
+    footer = f"Data {data['note']}, sha256 {data['sha256'][:12]}. Runs {', '.join(r.id for r in records)}."
     sections = [Section("Result", setup, columns, rows, figure, caption), Section("How to read it", note)]
-    return html_page(title, sections, footer=footer)
+    return html_page(title, sections, footer=footer, versions=records[0].environment["versions"])
 
 # %% ../../nbs/report/04_reports.ipynb #3478dded
 def layer_label(layer:str)->str: # of `measure_model`'s result
@@ -281,7 +283,7 @@ def hints(
 def measure_page(
     found:dict[str,dict[str,dict]], # model -> what was measured
     source:str,                     # what text, for the lead
-    footer:str="",                  # versions
+    versions:Mapping[str,str]={},   # of packages
 )->str:                             # a complete HTML document
     "The report as one self-contained page."
     def notes(layers): return ". ".join(filter(None, [gaps(layers), error_note(layers), *hints(layers)]))
@@ -295,7 +297,7 @@ def measure_page(
                             "Python's standard library: landmarks, not limits.", [columns[0], *columns[2:]],
                             [[name, *ranges] for name, _, *ranges in rows]))
     sections.append(Section("What the columns mean", columns=["column", "meaning"], rows=_measure_notes + star))
-    return html_page(f"Isotropy of {' and '.join(found)}", sections, lead=source, footer=footer)
+    return html_page(f"Isotropy of {' and '.join(found)}", sections, lead=source, versions=versions)
 
 # %% ../../nbs/report/04_reports.ipynb #0c88847f
 def show_table(
