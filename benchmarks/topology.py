@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from harness import Peer, peer_python, ratio, store, timed, waited
 from istar_nb.penalties.topology import edge_lengths, h0_bars, persistent_entropy
-from istar_nb.penalties.trees import exact_lengths, few, spanning_forest
+from istar_nb.penalties.trees import exact_lengths, few, spanning_tree
 from scipy.linalg.blas import ssyrk
 
 PEER = """
@@ -72,7 +72,7 @@ def compare(x, args, peer, folder):
 
 def floor(x, repeats):
     "Seconds for bare distances (few points) or their bare product, one look at each, and a step whose tree is known."
-    leaf, edges, matrix, columns = x.clone().requires_grad_(), spanning_forest(x), exact_lengths(x), x.numpy().T
+    leaf, edges, matrix, columns = x.clone().requires_grad_(), spanning_tree(x), exact_lengths(x), x.numpy().T
     def step():
         leaf.grad = None
         persistent_entropy(edge_lengths(leaf, edges)).backward()

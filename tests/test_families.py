@@ -149,11 +149,10 @@ def test_layers_of_two_widths_are_fine_tuned_and_have_no_union(tmp_path):
     assert record.status == "done" and end["isoscore"] is None and end["isoscore_unbiased"] is None
     assert all(0 < score < 1 for score in end["isoscore_layers"])
     states = HiddenStates([torch.randn(4, 5, d) for d in (16, 16, 8)], torch.ones(4, 5))
-    for penalty in (IStar(), IStar(per_layer=True)):
-        with pytest.raises(ValueError, match=r"`layers` have different dimensions \[8, 16\]"): penalty.collect([states])
+    with pytest.raises(ValueError, match=r"`layers` have different dimensions \[8, 16\]"): IStar().collect([states])
     last = IStar(layers=2)
     last.collect([states])
-    assert 0 < last(states) < 1 and 0 < UnbiasedIStar(per_layer=True)(states)
+    assert 0 < last(states) < 1 and 0 < UnbiasedIStar(layers=[-1])(states)
 
 
 @pytest.mark.filterwarnings("ignore")

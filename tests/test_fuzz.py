@@ -47,7 +47,7 @@ def outcome(f, *args, **kwargs):
 
 plain = st.one_of(st.none(), st.booleans(), st.integers(-3, 9), st.floats(), st.text(max_size=8))
 values = st.one_of(plain, st.lists(plain, max_size=3), st.sampled_from(
-    ["cola", "minilm", "istar", "istar-unbiased", "cosreg", "entropy", "isolayer", "isobn", "none", "epoch", "average",
+    ["cola", "minilm", "istar", "istar-unbiased", "cosreg", "entropy", "isolayer", "isobn", "none", "epoch", "start",
      "auto", "cls", "real", "local", "linear", "fp16", "../..", 0.1, 1e-4, -1.0]))
 likely = st.fixed_dictionaries({}, optional={
     "method": st.sampled_from(["none", "istar", "istar-unbiased", "cosreg", "entropy", "vicreg", "uniformity",

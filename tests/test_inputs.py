@@ -189,7 +189,7 @@ NUMBERS = [    # an argument that is a number in an interval, and a call that ta
     ("neighbors", lambda v: inb.compare(CLOUD, CLOUD, neighbors=v)),
     ("sample", lambda v: inb.compare(CLOUD, CLOUD, sample=v)), ("k", lambda v: inb.health(CLOUD, k=v)),
     ("margin", lambda v: inb.health(CLOUD, margin=v)), ("t", lambda v: inb.Uniformity(v)),
-    ("target", lambda v: inb.IStar(target=v)), ("average", lambda v: inb.IStar(average=v)),
+    ("target", lambda v: inb.IStar(target=v)),
     ("reference_points", lambda v: inb.IStar(reference_points=v)), ("slices", lambda v: inb.SIGReg(v)),
     ("noise", lambda v: inb.EntropyRegularizer(noise=v)), ("maxdim", lambda v: inb.EntropyRegularizer(maxdim=v)),
     ("average", lambda v: RelativeStrength(0.5, v)), ("every", lambda v: RelativeStrength(0.5, every=v)),

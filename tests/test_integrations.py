@@ -335,7 +335,7 @@ def test_resumed_is_unbroken(at, tmp_path):
     def make():
         model, tokenizer, rows = tiny(still=False)
         return trainer(tmp_path, model, tokenizer, rows, num_train_epochs=2, save_strategy="steps", save_steps=1,
-                       penalty=dict(regularizer=IStar(0.2, average=0.1), lam=RelativeStrength(-0.3, every=2)))
+                       penalty=dict(regularizer=IStar(0.2), lam=RelativeStrength(-0.3, every=2)))
     whole = make()
     whole.train()
     folder = tmp_path/f"checkpoint-{at}"

@@ -18,7 +18,7 @@ from toy_task import write_model, write_task
 
 WANTED = int(os.environ.get("ISTAR_KILLS", 4))
 KINDS = [dict(), dict(method="istar", lam=-0.5, reference_points=500),
-         dict(method="istar", relative=0.5, refresh="average", reference_points=500),
+         dict(method="istar", relative=0.5, refresh="start", reference_points=500),
          dict(method="entropy", accumulate=2), dict(method="isolayer", stage_epochs=5)]
 
 

@@ -132,8 +132,7 @@ def test_one_process_at_a_time(made, tmp_path):
 
 refused = dict(task=dict(task="colour"), data=dict(task="cola"), model=dict(model="nowhere"),
                layers=dict(method="istar", lam=1, layers=(0, 3)), batch=dict(batch_size=1),
-               entropy=dict(method="entropy", layers=(1, 2)), length=dict(max_length=4),
-               average=dict(method="istar", lam=1, zeta=0., refresh="average"))
+               entropy=dict(method="entropy", layers=(1, 2)), length=dict(max_length=4))
 
 
 @pytest.mark.parametrize("what", refused)

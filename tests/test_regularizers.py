@@ -50,9 +50,7 @@ def make(name, dtype=torch.float32):
     "A fresh penalty."
     cov = reference(dtype)
     return {"auto": lambda: IStar("auto", cov), "target": lambda: IStar(0.2, cov, target=0.3),
-            "average": lambda: IStar(0.2, cov, average=0.3),
-            "per layer": lambda: IStar("auto", torch.stack([cov, cov]), per_layer=True, average=0.3, target=0.1),
-            "unbiased": UnbiasedIStar, "unbiased target": lambda: UnbiasedIStar("all", per_layer=True, target=0.2),
+            "unbiased": UnbiasedIStar, "unbiased target": lambda: UnbiasedIStar("all", target=0.2),
             "unbiased cls": lambda: UnbiasedIStar(tokens="cls"),
             "cosreg": CosReg, "cosreg all": lambda: CosReg("all", "all"), "vicreg": VICRegCovariance,
             "vicreg real": lambda: VICRegCovariance([0, 2], "real"),
@@ -61,7 +59,7 @@ def make(name, dtype=torch.float32):
             "koleo real": lambda: KoLeo("all", "real"), "sigreg": lambda: SIGReg(8).eval()}[name]()
 
 
-names = ["auto", "target", "average", "per layer", "unbiased", "unbiased target", "unbiased cls", "cosreg",
+names = ["auto", "target", "unbiased", "unbiased target", "unbiased cls", "cosreg",
          "cosreg all", "vicreg", "vicreg real", "uniformity", "uniformity real", "gor",
          "frossl real", "koleo", "koleo real", "sigreg"]
 
@@ -136,9 +134,9 @@ def test_automatic_shrinkage_is_that_of_the_joined_sentences():
 
 
 faults = {"nan": "not finite", "empty": "`mask` ", "zero": "zero vector", "constant": "zero variance", "few": "`mask` "}
-raised = {"nan": ["auto", "average", "unbiased", "cosreg", "vicreg", "uniformity"],
-          "empty": ["auto", "average", "unbiased", "cosreg", "vicreg", "uniformity"],
-          "zero": ["cosreg", "uniformity"], "constant": ["average", "unbiased"], "few": ["auto", "unbiased"]}
+raised = {"nan": ["auto", "target", "unbiased", "cosreg", "vicreg", "uniformity"],
+          "empty": ["auto", "target", "unbiased", "cosreg", "vicreg", "uniformity"],
+          "zero": ["cosreg", "uniformity"], "constant": ["target", "unbiased"], "few": ["auto", "unbiased"]}
 
 
 def faulty(kind, rank):
@@ -168,7 +166,7 @@ def test_every_process_finds_the_same_errors(tmp_path):
         assert a == b and faults[kind] in a, (kind, name, a, b)
 
 
-too_small = {"unbiased": 3, "unbiased target": 3, "auto": 3, "per layer": 3, "unbiased cls": 3, "vicreg": 1,
+too_small = {"unbiased": 3, "unbiased target": 3, "auto": 3, "unbiased cls": 3, "vicreg": 1,
              "uniformity": 1}
 
 
@@ -298,7 +296,7 @@ points = {"covariance": lambda x: covariance(x.flatten(0, 1)).square().sum(),
           "isoscore_unbiased": lambda x: isoscore_unbiased(x.flatten(0, 1))}
 of_three = {"istar": lambda: IStar(0.2, torch.eye(3).double()), "unbiased": UnbiasedIStar,
             "cosreg": lambda: CosReg("all"), "vicreg": lambda: VICRegCovariance("all", "real"),
-            "uniformity": lambda: Uniformity(2., "all", "real"), "per layer": lambda: IStar(0., per_layer=True)}
+            "uniformity": lambda: Uniformity(2., "all", "real")}
 
 
 @pytest.mark.parametrize("name", [*points, *of_three])
@@ -409,7 +407,6 @@ precise = {"istar": lambda states, p: IStar(0., precision=p),
            "shrunk": lambda states, p: IStar(0.2, covariance(states.points(3)), precision=p),
            "few points": lambda states, p: IStar(0.2, covariance(states.points(3)), layers=3, tokens="cls",
                                                  precision=p),
-           "by layer": lambda states, p: IStar(0., per_layer=True, precision=p),
            "unbiased": lambda states, p: UnbiasedIStar(precision=p)}
 
 

@@ -114,9 +114,8 @@ def go_on(config, root, data, **more): return train(config, root, data, checkpoi
 
 
 local = dict(method="istar", scope="local", reference_points=500)
-kinds = [dict(**local, lam=1, refresh="start"), dict(**local, lam=1, refresh="average"),
-         dict(**local, relative=0.5, per_layer=True, accumulate=2),
-         dict(method="istar", relative=0.5, refresh="average"),
+kinds = [dict(**local, lam=1, refresh="start"), dict(**local, relative=0.5, accumulate=2),
+         dict(method="istar", relative=0.5, refresh="start"),
          dict(**local, relative=0.5, accumulate=2, placebo="twin"),
          dict(**local, lam=1, accumulate=2, placebo="turned"),
          dict(**local, lam=1, refresh="start", accumulate=2, whole_update=True),

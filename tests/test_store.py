@@ -217,7 +217,8 @@ def test_rows_that_are_held_out_depend_on_the_limit(tmp_path):
 @pytest.mark.parametrize("options, arm", [
     (dict(max_length=64), "istar lam=1 max_length=64"), (dict(limit=1234567), "istar lam=1 limit=1234567"),
     (dict(tokens="cls"), "istar lam=1 tokens=cls"), (dict(layers=(1, 2)), "istar lam=1 layers=[1, 2]"),
-    (dict(reference_points=9), "istar lam=1 reference_points=9"), (dict(per_layer=True), "istar lam=1 per_layer=True")])
+    (dict(reference_points=9), "istar lam=1 reference_points=9"),
+    (dict(whole_update=True), "istar lam=1 whole_update=True")])
 def test_an_option_of_one_arm_is_not_told_of_the_others(options, arm, tmp_path):
     scored(tmp_path)
     scored(tmp_path, 0.1, method="istar", lam=1., **options)

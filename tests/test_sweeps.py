@@ -349,8 +349,8 @@ def test_what_would_stop_runs_elsewhere_is_said_before_anything_is_submitted(tmp
 
 
 def test_whole_numbers_of_a_grid_are_decimal(tmp_path):
-    (tmp_path/"grid.yaml").write_text("base: {label: on, text: no, train: a.csv, per_layer: yes, method: istar, lam: 1e-1}\nseeds: [010, 08]")
-    assert [(c.seed, c.label, c.text, c.per_layer, c.lam) for c in grid(tmp_path/"grid.yaml")] == [(s, "on", "no", True, 0.1) for s in (10, 8)]
+    (tmp_path/"grid.yaml").write_text("base: {label: on, text: no, train: a.csv, whole_update: yes, method: istar, lam: 1e-1}\nseeds: [010, 08]")
+    assert [(c.seed, c.label, c.text, c.whole_update, c.lam) for c in grid(tmp_path/"grid.yaml")] == [(s, "on", "no", True, 0.1) for s in (10, 8)]
 
 
 @pytest.mark.parametrize("text, said", [("{", "is no selection: "), ('{"schema": 2}', "is no selection of schema 1")])

@@ -5,7 +5,7 @@ import torch
 from istar_nb.geometry.dimension import neighbor_distances, two_nn
 from istar_nb.base.states import HiddenStates
 from istar_nb.penalties.topology import EntropyRegularizer, h0_bars, persistent_entropy, select_bars
-from istar_nb.penalties.trees import boruvka, prim, spanning_forest
+from istar_nb.penalties.trees import prim
 from simulated import Accelerator
 from processes import on_two
 
@@ -41,7 +41,7 @@ def value_and_gradient(states, labels, micro=1, **options):
 
 
 cases = [(first, micro, options) for first in (25, 40, 47, 50) for micro in (1, 3)
-         for options in (dict(), dict(selection="none", normalize=True), dict(selection="released", by_class=False),
+         for options in (dict(), dict(selection="none"), dict(selection="released", by_class=False),
                          dict(selection="released", noise=0.5, maxdim=1))]
 
 
@@ -96,17 +96,13 @@ def test_every_process_finds_the_same_errors(tmp_path):
 
 
 @pytest.mark.parametrize("number", range(30))
-def test_both_searches_agree_on_clouds_with_ties(number):
+def test_the_search_is_right_on_clouds_with_ties(number):
     generator = torch.Generator().manual_seed(number)
     n, d = (torch.randint(low, high, (), generator=generator).item() for low, high in [(100, 300), (1, 6)])
     x = torch.randint(2 + number % 5, (n, d), generator=generator).float()    # few distinct values: duplicates and ties
     lengths = torch.cdist(x.double(), x.double(), compute_mode="donot_use_mm_for_euclid_dist")
-    i, j = boruvka(lengths).T
     expected = lengths[tuple(torch.from_numpy(prim(lengths.numpy())).T)].sort().values
-    torch.testing.assert_close(lengths[i, j][i != j].sort().values, expected, rtol=0, atol=0)
     torch.testing.assert_close(h0_bars(x).sort().values.double(), expected, rtol=1e-6, atol=0)
-    groups = torch.randint(4, (n,), generator=generator)
-    assert len(spanning_forest(x, groups=groups)) == n - len(groups.unique())
 
 
 def in_bfloat16(product):
@@ -164,10 +160,10 @@ def test_neighbours_and_trees_on_an_accelerator(float64):
 
 
 @pytest.mark.parametrize("options",
-                         (dict(), dict(selection="released", normalize=True), dict(selection="none", by_class=False),
+                         (dict(), dict(selection="released"), dict(selection="none", by_class=False),
                           dict(selection="released", noise=0.05)))
 @pytest.mark.parametrize("micro", (1, 2))
-def test_the_entropy_penalty_makes_the_host_wait_twice_at_most(options, micro):
+def test_the_entropy_penalty_makes_the_host_wait_three_times_at_most(options, micro):
     x, labels = torch.randn(64, 1, 16, generator=torch.Generator().manual_seed(0)), torch.arange(64) % 7
     with Accelerator() as sim:
         leaf, labels, penalty = x.to(sim.device).requires_grad_(), labels.to(sim.device), EntropyRegularizer(**options)
@@ -175,7 +171,7 @@ def test_the_entropy_penalty_makes_the_host_wait_twice_at_most(options, micro):
         if micro > 1: penalty.prepare([batch]*micro)
         sim.waits.clear()
         penalty(*batch).backward()
-    assert sum(sim.waits.values()) <= 2, sim.waits
+    assert sum(sim.waits.values()) <= 3, sim.waits
 
 
 @pytest.mark.parametrize("n", (3, 300))
@@ -229,4 +225,3 @@ def test_on_a_gpu(n):
     bars, copy = h0_bars(here), h0_bars(there)
     assert copy.is_cuda
     torch.testing.assert_close(copy.sort().values.cpu(), bars.sort().values, rtol=1e-5, atol=1e-6)
-    if n > 1: assert len(spanning_forest(there, groups=torch.arange(n, device="cuda") % 2)) == n-2

@@ -63,7 +63,7 @@ def test_squad(data_dir, tmp_path, monkeypatch):
 def test_a_run_with_a_reference_records_isoscore_star(tmp_path):
     "After every epoch, with its ζ and Σ_S; not before training, nor where there is no Σ_S or no single ζ."
     base = replace(config, task="stdlib-docs", epochs=2, limit=64)
-    kinds = dict(istar=dict(zeta=0.4), reference=dict(zeta=1.), layer=dict(per_layer=True, layers=(2,)),
+    kinds = dict(istar=dict(zeta=0.4), reference=dict(zeta=1.), layer=dict(layers=(2,)),
                  auto=dict(zeta="auto"), unshrunk=dict(zeta=0.), none=dict(method="none", lam=0.))
     runs = {name: run(replace(base, **options), None, tmp_path) for name, options in kinds.items()}
     names = {"isoscore_star", "isoscore_star_layers"}
@@ -75,7 +75,7 @@ def test_a_run_with_a_reference_records_isoscore_star(tmp_path):
         assert len(epoch["isoscore_star_layers"]) == 3 and epoch["isoscore_star"] != epoch["isoscore"]
     for epoch in runs["reference"].epochs[1:]: assert {*epoch["isoscore_star_layers"]} == {epoch["isoscore_star"]}
     end = runs["layer"].epochs[-1]
-    assert end["isoscore_star"] is None and [v is None for v in end["isoscore_star_layers"]] == [True, True, False]
+    assert end["isoscore_star"] == end["isoscore_star_layers"][2] != end["isoscore_star_layers"][1]
     table = load_records(tmp_path).set_index("id")
     assert table.isoscore_star[runs["istar"].id] == runs["istar"].epochs[-1]["isoscore_star"]
     assert pd.isna(table.isoscore_star[runs["none"].id]) and pd.isna(table.isoscore_star_layers[runs["auto"].id])

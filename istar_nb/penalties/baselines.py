@@ -252,13 +252,6 @@ def _slices(d:int, count:int, seed:int, like:Tensor)->Tensor: # (d, count)
     drawn = torch.randn(d, count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return (drawn/drawn.norm(dim=0)).to(like)
 
-
-def _waves(projected:Tensor, knots:Tensor)->Tensor: # (n, M), (K,) -> (2, K, M) in float64 where there is one
-    "Sums over points of cos and sin of t times the projections."
-    wide = scalar_dtype(projected)
-    phases = [t*projected for t in knots.tolist()]
-    return torch.stack([torch.stack([wave(p).sum(0, dtype=wide) for p in phases]) for wave in (torch.cos, torch.sin)])
-
 # %% ../../nbs/penalties/01_baselines.ipynb #8a500019
 def sigreg(
     x:Tensor,                            # (..., d) points
@@ -270,7 +263,10 @@ def sigreg(
     "Distance of random projections from N(0, 1) by characteristic functions (Balestriero & LeCun 2025, *LeJEPA*)."
     x, knots = _points(x, mask), torch.linspace(0, 5, 9, dtype=torch.float64)
     count = sum(_counts(x, torch.zeros((), dtype=torch.int64, device=x.device), group))
-    cos, sin = global_sum(_waves(x @ _slices(x.shape[1], slices, seed, x), knots), group)/count
+    projected, wide = x @ _slices(x.shape[1], slices, seed, x), scalar_dtype(x)
+    phases = [t*projected for t in knots.tolist()]
+    waves = [torch.stack([wave(p).sum(0, dtype=wide) for p in phases]) for wave in (torch.cos, torch.sin)]
+    cos, sin = global_sum(torch.stack(waves), group)/count    # (9, M) each
     normal = torch.exp(-knots**2/2).to(cos)[:, None]
     weights = torch.full_like(normal, 2*5/8).index_fill_(0, torch.tensor([0, 8], device=normal.device), 5/8)
     errors = ((cos - normal).square() + sin.square())*normal*weights

@@ -7,7 +7,7 @@ __all__ = ['least', 'RandomDirection', 'Placebo', 'turned', 'TurnedPlacebo', 'ra
            'DetachedPadding', 'scales', 'make_map', 'reparametrise']
 
 # %% ../../nbs/penalties/05_controls.ipynb #8fabec8a
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 
@@ -33,13 +33,8 @@ class RandomDirection:
         if not self.parameters:
             raise ValueError("`parameters` has none that requires a gradient")
         generator = torch.Generator().manual_seed(seed)
-        self.directions = [self.direction(p, generator) for p in self.parameters]
-
-    @staticmethod
-    def direction(parameter:Tensor, generator:torch.Generator)->Tensor: # of length 1
-        "A random direction for one weight matrix; the same on every device."
-        drawn = torch.randn(parameter.shape, generator=generator)
-        return (drawn/drawn.norm()).to(parameter)
+        drawn = [torch.randn(p.shape, generator=generator) for p in self.parameters]    # the same on every device
+        self.directions = [(x/x.norm()).to(p) for x, p in zip(drawn, self.parameters)]
 
     def __call__(self,
         penalty:Tensor,                      # () with its graph, which is kept
@@ -152,19 +147,18 @@ def _kinds(
 
 # %% ../../nbs/penalties/05_controls.ipynb #21837c8b
 def about_own_means(
-    states:HiddenStates,            # of a batch
-    parts:Sequence[Sequence[int]],  # the layers of every score
-    group:"dist.ProcessGroup|None"=None, # processes whose batches count as one; None for this one alone
-)->HiddenStates:                    # in which the text has mean zero in every part, and so has the padding
+    states:HiddenStates,                    # of a batch
+    layers:int|Iterable[int]|str|None=None, # that are scored together; see `choose_layers`
+    group:"dist.ProcessGroup|None"=None,    # processes whose batches count as one; None for this one alone
+)->HiddenStates:                            # in which the text of these layers has mean zero, and so has the padding
     "States without the difference between the means of text and padding."
-    layers, real = list(states.layers), states.mask.bool()[..., None].to(states.device)
-    for part in parts:
-        with torch.no_grad():
-            means = [pooled_mean(kind.clouds(part), kind.index(), group)[:2] for kind in _kinds(states)]
-            text, padding = (torch.where(count > 0, mean, torch.zeros_like(mean)) for count, mean in means)
-        for l in part:
-            layers[l] = states.layer(l).to(text.dtype) - torch.where(real, text, padding)
-    return replace(states, layers=layers)
+    moved, real = list(states.layers), states.mask.bool()[..., None].to(states.device)
+    with torch.no_grad():
+        means = [pooled_mean(kind.clouds(layers), kind.index(), group)[:2] for kind in _kinds(states)]
+        text, padding = (torch.where(count > 0, mean, torch.zeros_like(mean)) for count, mean in means)
+    for l in states.choose(layers):
+        moved[l] = states.layer(l).to(text.dtype) - torch.where(real, text, padding)
+    return replace(states, layers=moved)
 
 # %% ../../nbs/penalties/05_controls.ipynb #816eac0c
 class OwnMeans(IStar):
@@ -177,9 +171,9 @@ class OwnMeans(IStar):
         if self.tokens != "all":
             raise ValueError(f"`tokens` must be 'all', not {self.tokens!r}: text and padding count")
 
-    def scores(self, states:HiddenStates, parts:list[list[int]])->Tensor: # (len(parts),) float32 in [0, 1]
-        "IsoScore* of every part, about the two means."
-        return super().scores(about_own_means(states, parts, self.group), parts)
+    def score(self, states:HiddenStates)->Tensor: # () float32 in [0, 1]
+        "IsoScore* about the two means."
+        return super().score(about_own_means(states, self.layers, self.group))
 
     def kinds(self, states:HiddenStates)->list[HiddenStates]: return list(_kinds(states))
 
@@ -197,11 +191,11 @@ class DetachedPadding(IStar):
     ):
         super().__init__(layers=layers, tokens="all", scope=scope)
 
-    def scores(self, states:HiddenStates, parts:list[list[int]])->Tensor: # (len(parts),) float32 in [0, 1]
-        "IsoScore* of every part."
+    def score(self, states:HiddenStates)->Tensor: # () float32 in [0, 1]
+        "IsoScore*."
         real = states.mask.bool()[..., None].to(states.device)
         layers = [None if x is None else torch.where(real, x, x.detach()) for x in states.layers]
-        return super().scores(replace(states, layers=layers), parts)
+        return super().score(replace(states, layers=layers))
 
 # %% ../../nbs/penalties/05_controls.ipynb #20bf3256
 least = 1e-3  # of the largest scale: the head multiplies the rounding errors of float32 by its inverse

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -22,10 +21,10 @@ from ..geometry.batch_scores import PooledUnbiasedScore, check_sentences, senten
 from ..base.checks import check_number
 from ..base.covariance import Moments, check_covariance, check_zeta
 from ..base.modes import check_precision, format_of, products_in, same_buffers, same_random_state
-from ..base.points import from_numpy, working_dtype
+from ..base.points import working_dtype
 from ..base.processes import check_scope, process_count, processes_of
 from ..geometry.scores import (GramIsoScore, PooledIsoScore, Reference, TooFew, check_facts, few_points,
-                                      pooled_covariance, reference_of)
+                                      reference_of)
 from ..geometry.unbiased import zeta_star
 from ..base.states import HiddenStates, check_states, check_tokens, joined, layer_numbers
 
@@ -238,9 +237,9 @@ def pooled_unbiased(
 
 # %% ../../nbs/penalties/00_regularizers.ipynb #0d9450b3
 def score_penalty(
-    scores:Tensor,      # (k,) scores
+    scores:Tensor,      # (…) scores
     target:float|None,  # score to reach, in (0, 1); None to raise it as far as it goes
-)->Tensor:              # (k,) penalties
+)->Tensor:              # (…) penalties
     "1 - ι, or (ln ι - ln target)²."
     if target is None:
         return 1 - scores
@@ -250,43 +249,36 @@ def score_penalty(
 
 # %% ../../nbs/penalties/00_regularizers.ipynb #18d60031
 class ScorePenalty(Regularizer):
-    "A penalty made of what `scores` of a subclass gives: one of the union of the chosen layers, or one a layer."
+    "A penalty made of what `score` of a subclass gives: the score of the union of the chosen layers."
     def __init__(self,
         layers:int|Iterable[int]|str|None=None, # which layers; None for all but the embeddings, "all" for all
         tokens:str="real",                      # "real", "cls", or "all" to count padding
-        per_layer:bool=False,                   # average one score per layer instead of scoring the union
         scope:str="global",                     # "global": the batch of all processes; "local": each its own
         target:float|None=None,                 # score in (0, 1) to pull toward, (ln ι - ln target)²; None for 1 - ι
         precision:str="highest",                # "medium": its own products may round factors, to bfloat16 or TF32
     ):
         super().__init__()
-        self.layers, self.tokens, self.per_layer = layer_numbers(layers), check_tokens(tokens), per_layer
+        self.layers, self.tokens = layer_numbers(layers), check_tokens(tokens)
         self.scope, self.precision = check_scope(scope), check_precision(precision)
         self.target = None if target is None else check_number("target", target, "(0, 1)")
 
-    def parts(self, states:HiddenStates)->list[list[int]]:
-        "The layers of every score: each by itself, or all together."
-        chosen = states.choose(self.layers)
-        return [[l] for l in chosen] if self.per_layer else [chosen]
-
     def forward(self, states:HiddenStates, labels:Tensor|None=None)->Tensor: # () float32 (float64 for float64 states)
-        "1 - ι or its distance to the target, averaged over layers with `per_layer`."
+        "1 - ι or its distance to the target."
         check_states(states)
-        def penalty(): return score_penalty(self.scores(states, self.parts(states)), self.target).mean()
         with products_in(format_of(self.precision, states.device), states.device):
-            return self.unless_too_few(states, penalty)
+            return self.unless_too_few(states, lambda: score_penalty(self.score(states), self.target))
 
 # %% ../../nbs/penalties/00_regularizers.ipynb #55ca48b4
 @torch.no_grad()
 def batch_zeta(
     states:HiddenStates,            # of the batch
-    part:list[int],                 # layers that are scored together
+    layers:int|Iterable[int]|str|None, # that are scored together; see `choose_layers`
     reference:Reference|None,       # of (d, d)
     tokens:str,                     # "real", "cls" or "all"
     group:"dist.ProcessGroup|None", # processes whose batches count as one; None for this one alone
 )->tuple[Tensor,Tensor]:            # () ζ* in [0, 1]; facts for `check_sentences`
     "The ζ* of the global batch, sentences being independent and their tokens not."
-    clouds = states.clouds(part)
+    clouds = states.clouds(layers)
     _check_fit(reference, "auto", clouds[0].shape[-1])
     with torch.autocast(clouds[0].device.type, enabled=False):
         totals, _ = sentence_totals(clouds, states.sentences(tokens), group)
@@ -297,50 +289,40 @@ def batch_zeta(
 # %% ../../nbs/penalties/00_regularizers.ipynb #ed264b70
 class IStar(ScorePenalty):
     "I-STAR (Rudman & Eickhoff 2024): 1 - IsoScore* of the union of all layers' tokens."
-    cov_ref:Tensor|None   # (d, d), or (L, d, d) with `per_layer`; a buffer, saved with the rest
-    _kept:tuple = (None, 0, [])   # Σ_S, which version of it, and it with its numbers
+    cov_ref:Tensor|None   # (d, d); a buffer, saved with the rest
+    _kept:tuple = (None, 0, None)   # Σ_S, which version of it, and it with its numbers
     reference_points:int  # points behind Σ_S, over all processes
 
     def __init__(self,
         zeta:float|Literal["auto"]=0.2,         # shrinkage ζ in [0, 1], the paper's 0.2 … 0.8; "auto": each batch's ζ*
-        cov_ref:Tensor|None=None,               # (d, d) Σ_S, or (L, d, d) with `per_layer`; None: `collect` makes it
+        cov_ref:Tensor|None=None,               # (d, d) Σ_S; None: `collect` makes it
         layers:int|Iterable[int]|str|None=None, # which layers; None for all but the embeddings, "all" for all
         tokens:str="real",                      # "real", "cls", or "all" to count padding as the released code does
-        per_layer:bool=False,                   # average one score per layer instead of scoring the union
         scope:str="global",                     # "global": the batch of all processes; "local": each its own
         reference_points:int=250_000,           # points behind Σ_S, over all processes
-        average:float|None=None,                # weight in (0, 1] of a batch in a moving Σ_S; None: `collect` alone
         target:float|None=None,                 # score in (0, 1) to pull toward, (ln ι - ln target)²; None for 1 - ι
         precision:str="highest",                # "medium": its own products may round factors, to bfloat16 or TF32
     ):
-        super().__init__(layers, tokens, per_layer, scope, target, precision)
+        super().__init__(layers, tokens, scope, target, precision)
         self.zeta = zeta if isinstance(zeta, str) and zeta == "auto" else check_zeta(zeta)
         self.reference_points = check_number("reference_points", reference_points, "[2, inf)", whole=True)
-        self.average = None if average is None else check_number("average", average, "(0, 1]")
-        if average is not None and not self.needs_reference:
-            raise ValueError(f"`average` {average!r} moves Σ_S, which `zeta` {zeta!r} leaves out")
-        self.register_buffer("cov_ref", None if cov_ref is None else self.check_reference(cov_ref))
+        known = None if cov_ref is None else check_covariance(cov_ref, name="cov_ref").detach()
+        self.register_buffer("cov_ref", known)
 
-    def check_reference(self, cov_ref:Tensor)->Tensor:
-        "`cov_ref`, or an error if it is no covariance or stack of them."
-        if isinstance(cov_ref, np.ndarray):
-            cov_ref = from_numpy(cov_ref, "cov_ref")
-        for cov in cov_ref if self.per_layer else [cov_ref]:
-            check_covariance(cov, name="cov_ref")
-        return cov_ref.detach()
+    @property
+    def needs_reference(self)->bool: return self.zeta == "auto" or self.zeta > 0
 
-    def references(self, parts:list[list[int]])->Sequence[Reference|None]: # one for each of `parts`
-        "The reference of every score with its numbers; an error if it is missing, or was made for other layers."
+    @property
+    def reference(self)->Reference|None: # None where the score needs none
+        "Σ_S with its numbers; an error if it is missing."
         if not self.needs_reference:
-            return [None]*len(parts)
+            return None
         if (cov := self.cov_ref) is None:
             raise ValueError(f"`cov_ref` is missing: with zeta={self.zeta} "
                              "call `collect` with states of training data first")
-        if self.per_layer and len(cov) != len(parts):
-            raise ValueError(f"`cov_ref` has {len(cov)} covariances, and {len(parts)} layers are scored")
         version = 0 if cov.is_inference() else cov._version
         if self._kept[0] is not cov or self._kept[1] != version:    # numbers are found again when it has changed
-            self._kept = cov, version, [reference_of(each) for each in (cov if self.per_layer else [cov])]
+            self._kept = cov, version, reference_of(cov)
         return self._kept[2]
 
     def kinds(self, states:HiddenStates)->list[HiddenStates]:
@@ -352,28 +334,22 @@ class IStar(ScorePenalty):
     @torch.no_grad()
     def collect(self, batches:Iterable[HiddenStates])->None:
         "Set Σ_S from states of training data; stops reading once there are `reference_points`."
-        group, moments, seen = self.group, [], 0
-        enough = self.reference_points//process_count(group)
+        moments, seen, enough = [], 0, self.reference_points//process_count(self.group)
         for states in batches:
-            parts, kinds = self.parts(states), self.kinds(states)
-            widths = [states.clouds(part)[0].shape[-1] for part in parts]
-            if len(set(widths)) > 1:
-                raise ValueError(f"`layers` have different dimensions {sorted(set(widths))}, and no stack of Σ_S: "
-                                 "choose others")
-            moments = moments or [[Moments(d, states.device) for _ in kinds] for d in widths]
-            for part, own in zip(parts, moments):
-                for m, kind in zip(own, kinds):
-                    for l in part:
-                        m.update(kind.points(l, self.tokens if len(kinds) == 1 else "real"))
-            seen += len(states.index(self.tokens))*sum(map(len, parts))
+            chosen, kinds = states.choose(self.layers), self.kinds(states)
+            d = states.clouds(chosen)[0].shape[-1]
+            moments = moments or [Moments(d, states.device) for _ in kinds]
+            for m, kind in zip(moments, kinds):
+                for l in chosen:
+                    m.update(kind.points(l, self.tokens if len(kinds) == 1 else "real"))
+            seen += len(states.index(self.tokens))*len(chosen)
             if seen >= enough:
                 break
         if not moments:
             raise ValueError("`batches` is empty: Σ_S needs states of training data")
-        if group is not None:
-            moments = [[m.all_reduce(group) for m in own] for own in moments]
-        covs = [self.covariance_of(own) for own in moments]
-        self.cov_ref = self.check_reference(torch.stack(covs) if self.per_layer else covs[0])
+        if self.group is not None:
+            moments = [m.all_reduce(self.group) for m in moments]
+        self.cov_ref = check_covariance(self.covariance_of(moments), name="cov_ref")
 
     def _apply(self, fn, recurse:bool=True)->"IStar":
         "Move as any module does; `half()` and the like leave Σ_S as precise as it is."
@@ -388,37 +364,21 @@ class IStar(ScorePenalty):
             self.cov_ref = torch.empty_like(state[f"{prefix}cov_ref"])
         super()._load_from_state_dict(state, prefix, *args)
 
-    @property
-    def needs_reference(self)->bool: return self.zeta == "auto" or self.zeta > 0
-
-    def scores(self, states:HiddenStates, parts:list[list[int]])->Tensor: # (len(parts),) float32 in [0, 1]
-        "IsoScore* of every part; all that can be wrong with them reaches the host in one copy."
-        covs, seen, zetas = self.references(parts), [], [self.zeta]*len(parts)
-        if self.zeta == "auto":
-            zetas, seen = zip(*[batch_zeta(states, part, cov, self.tokens, self.group)
-                                for part, cov in zip(parts, covs)])
-        scores, facts = zip(*[_pooled_score(states, cov, zeta, part, self.tokens, self.group)
-                              for part, cov, zeta in zip(parts, covs, zetas)])
-        rows = torch.stack([*seen, *facts]).tolist()
-        for row in rows[:len(seen)]:
-            check_sentences(row, scores[0].dtype)
-        for row in rows[len(seen):]:
-            check_facts(row, scores[0].dtype)
-        if self.training and self.average is not None:
-            index = states.index(self.tokens)
-            with torch.no_grad(), torch.autocast(states.device.type, enabled=False):
-                found = [pooled_covariance(states.clouds(part), index, self.group)[0] for part in parts]
-                cov = torch.stack(found) if self.per_layer else found[0]
-                self.cov_ref = torch.lerp(self.cov_ref, cov.to(self.cov_ref), self.average)
-        return torch.stack(scores)
+    def score(self, states:HiddenStates)->Tensor: # () float32 in [0, 1]
+        "IsoScore*; all that can be wrong with it reaches the host in one copy."
+        reference, zeta, of_zeta = self.reference, self.zeta, []
+        if zeta == "auto":
+            zeta, *of_zeta = batch_zeta(states, self.layers, reference, self.tokens, self.group)
+        score, facts = _pooled_score(states, reference, zeta, self.layers, self.tokens, self.group)
+        *of_zeta, facts = torch.stack([*of_zeta, facts]).tolist()
+        for each in of_zeta:
+            check_sentences(each, score.dtype)
+        check_facts(facts, score.dtype)
+        return score
 
 # %% ../../nbs/penalties/00_regularizers.ipynb #53cd1256
 class UnbiasedIStar(ScorePenalty):
     "1 - unbiased IsoScore of the union of all layers' tokens, over distinct sentences; needs no Σ_S."
-    def scores(self, states:HiddenStates, parts:list[list[int]])->Tensor: # (len(parts),) float32, unclipped
-        "The unbiased score of every part; they are checked together."
-        sentences = states.sentences(self.tokens)
-        scores, facts = zip(*[PooledUnbiasedScore.apply(sentences, self.group, *states.clouds(part)) for part in parts])
-        for row in torch.stack(facts).tolist():
-            check_sentences(row, scores[0].dtype)
-        return torch.stack(scores)
+    def score(self, states:HiddenStates)->Tensor: # () float32, unclipped
+        "The unbiased score."
+        return pooled_unbiased(states, self.layers, self.tokens, self.group)

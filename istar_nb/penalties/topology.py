@@ -17,17 +17,17 @@ from scipy.spatial.distance import pdist, squareform
 from torch import Tensor
 
 from ..base.checks import check_number
-from ..base.points import as_points, check_finite, check_tensor, from_numpy, peak, working_dtype
+from ..base.points import as_points, check_tensor, from_numpy, peak, working_dtype
 from ..base.processes import check_scope, each_process, gathered, rows_of_all
 from .regularizers import UpdateRegularizer
 from ..base.states import HiddenStates, check_states
-from .trees import divided, power_of_two, rooted_forest, spanning_forest
+from .trees import power_of_two, spanning_tree
 
 # %% ../../nbs/penalties/02_topology.ipynb #dab43714
 def _measured(
     x:Tensor,            # (n, d) points
     edges:Tensor,        # (m, 2) int64
-    scale:Tensor|float,  # what differences are divided by on the way
+    scale:float,         # what differences are divided by on the way
 )->Tensor:               # (m,) in the working dtype
     "Lengths of edges, in operations that can be differentiated again and again."
     points, (i, j) = x.to(working_dtype(x)), edges.unbind(1)
@@ -39,9 +39,9 @@ def _measured(
 class EdgeLengths(torch.autograd.Function):
     "Lengths of edges by differences, which serve the gradient too; second derivatives are those of `_measured`."
     @staticmethod
-    def forward(ctx, x:Tensor, edges:Tensor, scale:Tensor|float)->Tensor:
+    def forward(ctx, x:Tensor, edges:Tensor, scale:float)->Tensor:
         points, (i, j) = x.to(working_dtype(x)), edges.unbind(1)
-        difference = divided(points.index_select(0, i).sub_(points.index_select(0, j)), scale)
+        difference = points.index_select(0, i).sub_(points.index_select(0, j)).div_(scale)
         lengths = torch.linalg.vector_norm(difference, dim=1)
         ctx.save_for_backward(x, edges, difference, lengths)
         ctx.scale = scale
@@ -60,28 +60,19 @@ class EdgeLengths(torch.autograd.Function):
 def edge_lengths(
     x:Tensor,              # (n, d) points
     edges:Tensor,          # (m, 2) int64
-    scale:Tensor|float=1., # what differences are divided by on the way
+    scale:float=1.,        # what differences are divided by on the way
 )->Tensor:                 # (m,) in the working dtype; a zero length has zero gradient
     "Lengths by differences, differentiable through both ends."
     return EdgeLengths.apply(x, edges, scale)
 
 # %% ../../nbs/penalties/02_topology.ipynb #d42d1df4
-def _scaled(
-    x:Tensor|np.ndarray, # (n, d) value to check
-)->tuple[Tensor,Tensor]: # the points; () what to divide differences by on the way
-    "Points and their scale, or an error if they are no finite points."
-    x = as_points(x, min_points=1, min_dims=1)
-    largest = peak(x)
-    check_finite(largest.item())
-    return x, power_of_two(largest)
-
-
 def h0_bars(
     x:Tensor|np.ndarray, # (n, d) floating point, n ≥ 1, d ≥ 1; one point a row, on any device
 )->Tensor:               # (n-1,) float32 (float64 for float64 `x`) bars in no particular order; differentiable
     "The 0-dimensional Vietoris–Rips barcode of `x`: the edge lengths of its Euclidean minimum spanning tree."
-    x, scale = _scaled(x)
-    return edge_lengths(x, spanning_forest(x, scale), scale)
+    x = as_points(x, min_points=1, min_dims=1)
+    scale = power_of_two(peak(x))
+    return edge_lengths(x, spanning_tree(x, scale).to(x.device), scale)
 
 # %% ../../nbs/penalties/02_topology.ipynb #a1b0f003
 def barcode(
@@ -90,8 +81,9 @@ def barcode(
 )->list[Tensor]:         # (m, 2) births and deaths for each dimension; float32 or as `x` is; differentiable
     "The Vietoris–Rips barcode of `x` without the one bar that never ends; H0 by our own search, the rest by ripser."
     maxdim = check_number("maxdim", maxdim, "[0, inf)", whole=True)
-    x, scale = _scaled(x)
-    components = edge_lengths(x, spanning_forest(x, scale), scale)
+    x = as_points(x, min_points=1, min_dims=1)
+    scale = power_of_two(peak(x))
+    components = edge_lengths(x, spanning_tree(x, scale).to(x.device), scale)
     found = [torch.stack([torch.zeros_like(components), components], 1)]
     if maxdim == 0:
         return found
@@ -124,13 +116,11 @@ def _check_bars(
 # %% ../../nbs/penalties/02_topology.ipynb #c377c962
 def _entropy_of(
     bars:Tensor, # (m,) lengths that are known to be above zero, m ≥ 0
-    count:int=1, # the entropy is divided by ln `count` if that is not 0
 )->Tensor:       # (); differentiable; 0 for fewer than two bars
     "Persistent entropy without checks."
     if len(bars):
         bars = bars/bars.detach().amax()    # so that the sum does not overflow
-    entropy = torch.special.entr(bars/bars.sum()).sum()
-    return entropy/math.log(count) if count > 1 else entropy
+    return torch.special.entr(bars/bars.sum()).sum()
 
 # %% ../../nbs/penalties/02_topology.ipynb #cc6d2559
 def persistent_entropy(
@@ -139,7 +129,8 @@ def persistent_entropy(
 )->Tensor:                  # () in [0, ln m] or [0, 1]; differentiable; 0 for fewer than two bars above zero
     "Persistent entropy of a barcode (*Shrink the longest*, Section 3)."
     bars, shortest = _check_bars(bars)
-    return _entropy_of(bars if shortest > 0 else bars[bars > 0], len(bars) if normalize else 1)
+    entropy = _entropy_of(bars if shortest > 0 else bars[bars > 0])
+    return entropy/math.log(len(bars)) if normalize and len(bars) > 1 else entropy
 
 # %% ../../nbs/penalties/02_topology.ipynb #cc590445
 SELECTIONS = ("atienza", "released", "none")
@@ -152,16 +143,6 @@ def totals(
     entropy = np.log(rest) - (m*np.log(m))[::-1].cumsum()[::-1]/rest
     return rest*(1 + np.arange(len(m))*np.exp(-entropy))
 
-# %% ../../nbs/penalties/02_topology.ipynb #595395c4
-def _most_features(
-    a:float,   # shortest bar over longest, in (0, 1)
-    count:int, # bars
-)->int:        # Q
-    "The largest number of features among `count` bars: aN(a-1-ln a)/(a-1)² rounded up."
-    t = 1-a
-    factor = (-t - math.log1p(-t))/t**2 if t > 1e-4 else 0.5 + t/3
-    return math.ceil(a*count*factor)
-
 # %% ../../nbs/penalties/02_topology.ipynb #a6f4ffdf
 def _count_features(
     s:np.ndarray,  # (n,) float64 bars above zero, longest first
@@ -171,12 +152,14 @@ def _count_features(
     if len(s) <= 3 or s[-1] == s[0]:
         return len(s)
     s, released = s/s[0], selection == "released"
+    a, t = s[-1], 1 - s[-1]
+    factor = (-t - math.log1p(-t))/t**2 if t > 1e-4 else 0.5 + t/3    # of aN in Q
     m = np.append(s[1:], s[0])
     while True:
         count, c = len(m), totals(m)
         last = count-3 if released else count-1
         rises = np.flatnonzero(c[1:last+1] > c[:last])
-        i, most = rises[0]+1 if len(rises) else last, _most_features(s[-1], count)
+        i, most = rises[0]+1 if len(rises) else last, math.ceil(a*count*factor)
         if released and most >= i:
             return i+1
         if not released and (i <= most or i+1 >= count):
@@ -184,7 +167,7 @@ def _count_features(
         m = np.concatenate([m[:i if released else i-1], m[-2:]])
 
 # %% ../../nbs/penalties/02_topology.ipynb #92de4e3d
-def _parted(
+def features_of(
     bars:np.ndarray, # (m,) lengths, not negative
     selection:str,   # "atienza", "released" or "none"
 )->tuple[np.ndarray,np.ndarray]: # numbers of the features and of the other bars above zero; longest first
@@ -193,18 +176,10 @@ def _parted(
     count = len(order) if selection == "none" else _count_features(bars[order], selection)
     return order[:count], order[count:]
 
-
-def features_of(
-    bars:np.ndarray, # (m,) lengths, not negative
-    selection:str,   # "atienza", "released" or "none"
-)->np.ndarray:       # (k,) numbers of the features, longest first
-    "Which bars are features."
-    return _parted(bars, selection)[0]
-
 # %% ../../nbs/penalties/02_topology.ipynb #19f10b46
 def _split_bars(bars:Tensor, selection:str)->tuple[Tensor,Tensor]:
     "The features and the noise of a barcode that is known to be one; differentiable."
-    parts = _parted(bars.detach().cpu().double().numpy(), selection)
+    parts = features_of(bars.detach().cpu().double().numpy(), selection)
     features, noise = (bars[torch.from_numpy(part).to(bars.device)] for part in parts)
     return features, noise
 
@@ -220,25 +195,24 @@ def select_bars(
 
 # %% ../../nbs/penalties/02_topology.ipynb #1669c9b0
 def _class_bars(
-    x:Tensor,                # (n, d) points, n ≥ 1
-    labels:Tensor|None=None, # (n,) integers; None for one class
-    selection:str="none",    # which bars are features: "atienza", "released" or "none"; see `select_bars`
+    x:Tensor,             # (n, d) points, n ≥ 1
+    labels:Tensor|None,   # (n,) integers; None for one class
+    selection:str,        # which bars are features: "atienza", "released" or "none"; see `select_bars`
 )->tuple[list[Tensor],list[Tensor]]: # features and noise of each class, longest first; differentiable
-    "The bars of every class, by ascending label: one search, and one transfer from an accelerator to its host."
+    "The bars of every class, by ascending label; an accelerator sends its points and labels to the host, once."
     x = as_points(x, min_points=1)
-    groups = torch.zeros(len(x), dtype=torch.int64, device=x.device) if labels is None else labels.to(x.device).long()
-    largest = peak(x)
-    scale = power_of_two(largest)
-    edges = rooted_forest(x, scale, groups)
-    bars, owner = edge_lengths(x, edges, scale), torch.searchsorted(groups.sort().values, groups)[edges[:, 0]]
-    together = torch.stack([bars.detach(), owner.to(bars), largest.expand_as(bars)])
-    values, owner, (largest, *_) = together.cpu().double().numpy()
-    check_finite(largest)
-    classes = [np.flatnonzero(owner == number) for number in np.unique(owner)]
-    features, noise = zip(*([rows[part] for part in _parted(values[rows], selection)] for rows in classes))
-    index = torch.from_numpy(np.concatenate([*features, *noise])).to(bars.device)
+    host, owner = x.detach().cpu(), torch.zeros(len(x)) if labels is None else labels.cpu()
+    scale = power_of_two(peak(host))
+    classes = [(owner == label).nonzero().squeeze(1) for label in owner.unique()]
+    trees = [rows[spanning_tree(host[rows], scale)] for rows in classes]
+    edges = torch.cat(trees)
+    lengths = edge_lengths(host, edges, scale).double().numpy()
+    numbers = np.split(np.arange(len(edges)), np.cumsum([len(tree) for tree in trees])[:-1])
+    features, noise = zip(*([rows[part] for part in features_of(lengths[rows], selection)] for rows in numbers))
+    index = torch.from_numpy(np.concatenate([*features, *noise])).to(x.device)
+    bars = edge_lengths(x, edges.to(x.device), scale)
     parts = bars[index].split([len(rows) for rows in (*features, *noise)])
-    return list(parts[:len(classes)]), list(parts[len(classes):])
+    return list(parts[:len(trees)]), list(parts[len(trees):])
 
 # %% ../../nbs/penalties/02_topology.ipynb #9a284690
 label_faults = ("", "`labels` are missing: the penalty is computed class by class; give them, or use by_class=False",
@@ -277,7 +251,6 @@ def entropy_penalty(
     labels:Tensor|None=None,         # (n,) integers; needed unless `by_class` is False
     selection:str="atienza",         # which bars count as features; see `select_bars`
     by_class:bool=True,              # sum over classes, as the paper does; False: one barcode of all points
-    normalize:bool=False,            # divide each entropy by the logarithm of the number of its bars
     maxdim:int=0,                    # largest dimension of the barcode; 1 counts loops
     noise:float=0.,                  # ≥ 0, weight of the mean length of bars not selected
     group:"dist.ProcessGroup|None"=None, # processes whose points count as one batch; None for this one alone
@@ -291,7 +264,7 @@ def entropy_penalty(
                 chosen, noises = _split_bars(ends[:, 1] - ends[:, 0], selection)
                 features.append(chosen)
                 others.append(noises)
-    value = -torch.stack([_entropy_of(bars, len(bars) if normalize else 1) for bars in features]).sum()
+    value = -torch.stack([_entropy_of(bars) for bars in features]).sum()
     return value - noise*sum(bars.mean() for bars in others if len(bars)) if noise else value
 
 # %% ../../nbs/penalties/02_topology.ipynb #eb762f36
@@ -304,7 +277,6 @@ class EntropyRegularizer(UpdateRegularizer):
     def __init__(self,
         selection:Literal["atienza", "released", "none"]="atienza", # which bars count as features; see `select_bars`
         by_class:bool=True,      # sum over classes, as the paper does; False: one barcode of the batch, without labels
-        normalize:bool=False,    # divide each entropy by the logarithm of the number of its bars
         layer:int=-1,            # whose [CLS] states; -1 for the last
         scope:str="global",      # "global": the batch of all processes; "local": each its own
         maxdim:int=0,            # largest dimension of the barcode; 1 counts loops, as the released package does
@@ -316,12 +288,11 @@ class EntropyRegularizer(UpdateRegularizer):
         maxdim, noise = check_number("maxdim", maxdim, "[0, inf)", whole=True), check_number("noise", noise, "[0, inf)")
         if noise and selection == "none":
             raise ValueError("`noise` weighs the bars that are not selected, and `selection` 'none' selects all")
-        self.selection, self.by_class, self.normalize = selection, by_class, normalize
+        self.selection, self.by_class = selection, by_class
         self.layer, self.scope = check_number("layer", layer, whole=True), check_scope(scope)
         self.layers, self.maxdim, self.noise = (self.layer,), maxdim, noise
 
     def of_batch(self, states:HiddenStates, labels:Tensor|None=None)->Tensor: # () float32 ≤ 0
         "-Σ_c H of the batch."
         x = check_states(states).points(self.layer, "cls")
-        return entropy_penalty(x, labels, self.selection, self.by_class, self.normalize, self.maxdim, self.noise,
-                               self.group)
+        return entropy_penalty(x, labels, self.selection, self.by_class, self.maxdim, self.noise, self.group)

@@ -115,17 +115,14 @@ class LayerMoments:
             m.all_reduce()
         self.union = over_processes(self.union)
 
-    def unbiased(self)->dict:
-        "The unbiased score of layers 1 to L together, its standard error, and how they were estimated."
-        found = defined(lambda: torch.stack(unbiased_of(cloud_of(self.union))).float()) if self.union.d else None
-        return dict(zip(("isoscore_unbiased", "isoscore_unbiased_se"), found or [None]*2),
-                    sentences=self.sentences, estimator=estimators[self.union.whole])
-
     def scores(self)->dict:
         "IsoScore of layers 1 to L together, also unbiased, and of every layer; numbers of tokens and sentences."
+        found = defined(lambda: torch.stack(unbiased_of(cloud_of(self.union))).float()) if self.union.d else None
+        score, error = found or (None, None)
         return dict(isoscore=defined(lambda: isoscore_from_cov(pooled_moments(self.layers[1:]).covariance())),
                     isoscore_layers=[defined(lambda m=m: isoscore_from_cov(m.covariance())) for m in self.layers],
-                    tokens=self.layers[-1].count, **self.unbiased())
+                    tokens=self.layers[-1].count, isoscore_unbiased=score, isoscore_unbiased_se=error,
+                    sentences=self.sentences, estimator=estimators[self.union.whole])
 
 # %% ../../nbs/training/06_evaluation.ipynb #8818a706
 def rounded(value, digits:int=6):
@@ -135,25 +132,6 @@ def rounded(value, digits:int=6):
     if isinstance(value, dict):
         return {k: rounded(v, 4 if k == "mean_activation" else digits) for k, v in value.items()}
     return [rounded(v, digits) for v in value] if isinstance(value, list) else value
-
-# %% ../../nbs/training/06_evaluation.ipynb #3560b3e4
-def _cls_scores(
-    layers:list[Tensor], # (n, d) [CLS] states of every layer
-    embedding:Tensor,    # (n, d) what the head reads of them
-)->dict:                 # name -> plain number or list
-    "Dimension of the [CLS] states of every layer, and isotropy of what the head reads."
-    def anisotropy(center): return defined(lambda: sv_anisotropy(embedding, 1, center=center))
-    return dict(two_nn_layers=[defined(lambda x=x: two_nn(x)) for x in layers],
-                cls_isoscore=defined(lambda: isoscore(embedding)),
-                cls_anisotropy_raw=anisotropy(False), cls_anisotropy_centred=anisotropy(True),
-                cls_explained_variance=defined(lambda: spectrum(embedding, center=True)[:20].cumsum(0)),
-                cls_explained_variance_raw=defined(lambda: spectrum(embedding, center=False)[:20].cumsum(0)))
-
-# %% ../../nbs/training/06_evaluation.ipynb #85559eea
-def _head_outputs(out, kind:str)->Tensor: # (B, 1, classes), or of a span (B, 2, T): its start and its end; on the host
-    "What the model's head says of every row of a batch."
-    logits = [out.start_logits, out.end_logits] if kind == "span" else [out.logits]
-    return torch.stack(logits, dim=1).float().cpu()
 
 # %% ../../nbs/training/06_evaluation.ipynb #92f5b221
 def _head_scores(
@@ -208,7 +186,8 @@ class Evaluation:
         points = [states.points(l, "cls").float() for l in range(len(states.layers))]
         points.append(out["embedding"].float() if "embedding" in out else points[-1])
         self.cls.append((rows, [x.cpu() for x in points]))
-        self.outputs.append((rows, _head_outputs(out, self.kind)))
+        logits = [out.start_logits, out.end_logits] if self.kind == "span" else [out.logits]
+        self.outputs.append((rows, torch.stack(logits, dim=1).float().cpu()))    # (B, 1, classes); of a span (B, 2, T)
 
     def gather(self, setup)->None: # of a training
         "Bring the parts of all processes together, in the order of the rows."
@@ -227,7 +206,12 @@ class Evaluation:
         scores = self.moments.scores()
         n, directions = scores["tokens"], self.directions
         cosine = defined(lambda: (directions.square().sum() - n)/(n*(n-1)))
-        return dict(**scores, mean_cosine=cosine, **_cls_scores(layers, embedding))
+        def anisotropy(center): return defined(lambda: sv_anisotropy(embedding, 1, center=center))
+        def explained(center): return defined(lambda: spectrum(embedding, center=center)[:20].cumsum(0))
+        return dict(**scores, mean_cosine=cosine, two_nn_layers=[defined(lambda x=x: two_nn(x)) for x in layers],
+                    cls_isoscore=defined(lambda: isoscore(embedding)),
+                    cls_anisotropy_raw=anisotropy(False), cls_anisotropy_centred=anisotropy(True),
+                    cls_explained_variance=explained(True), cls_explained_variance_raw=explained(False))
 
 # %% ../../nbs/training/06_evaluation.ipynb #5090b487
 def _star_scores(
@@ -236,17 +220,12 @@ def _star_scores(
 )->dict[str,float|list|None]:     # `isoscore_star` and `isoscore_star_layers`; nothing without Σ_S and one ζ
     "IsoScore* with the ζ and the Σ_S of a penalty, pooled and of every layer."
     zeta, cov_ref = getattr(penalty, "zeta", "auto"), getattr(penalty, "cov_ref", None)
-    if penalty is None or cov_ref is None or zeta == "auto":
+    if cov_ref is None or zeta == "auto":
         return {}
-    chosen = choose_layers(penalty.layers, len(layers))
-    own = dict(zip(chosen, cov_ref)) if penalty.per_layer else dict.fromkeys(range(len(layers)), cov_ref)
-    def star(moments, reference):
-        if reference is None:
-            return None
-        return defined(lambda: isoscore_from_cov(shrink(moments.covariance(), reference, zeta)))
-    together = not penalty.per_layer and len({layers[l].d for l in chosen}) == 1
-    pooled = star(pooled_moments([layers[l] for l in chosen]), cov_ref) if together else None
-    return dict(isoscore_star=pooled, isoscore_star_layers=[star(m, own.get(l)) for l, m in enumerate(layers)])
+    def star(moments): return defined(lambda: isoscore_from_cov(shrink(moments.covariance(), cov_ref, zeta)))
+    chosen = [layers[l] for l in choose_layers(penalty.layers, len(layers))]
+    pooled = star(pooled_moments(chosen)) if len({m.d for m in chosen}) == 1 else None
+    return dict(isoscore_star=pooled, isoscore_star_layers=[star(m) for m in layers])
 
 # %% ../../nbs/training/06_evaluation.ipynb #f459fa52
 @torch.no_grad()

@@ -16,7 +16,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from importlib import import_module
@@ -88,9 +88,8 @@ def _parameters(module:str, name:str)->dict[str,Option]:
     "The parameters of a class or function; what an `__init__` passes on as `**options` is its base's."
     node, module = _definition(module, name)
     lines = _source(module)[1]
-    if isinstance(node, ast.FunctionDef):
-        return _written(node, lines)
-    if any(ast.unparse(each).startswith("dataclass") for each in node.decorator_list):
+    plain = any(ast.unparse(each).startswith("dataclass") for each in node.decorator_list)
+    if plain or isinstance(node, ast.FunctionDef):
         return _written(node, lines)
     own = next((each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"), None)
     base = next((each.id for each in node.bases if isinstance(each, ast.Name)), None)
@@ -113,7 +112,7 @@ def parameters_of(
 
 # %% ../../nbs/training/02_runs.ipynb #9b4a97d6
 # what a run says of every penalty, or what no run sets
-_given = ("layers", "layer", "tokens", "target", "by_class", "average", "precision", "normalize", "bias_correction")
+_given = ("layers", "layer", "tokens", "target", "by_class", "precision", "bias_correction")
 
 @dataclass(frozen=True)
 class Method:
@@ -192,7 +191,8 @@ def method_options(
 
 options = method_options(METHODS)
 _shared = ("whole_update", "relative", "lam_start", "lam_ramp", "placebo", "layers", "start_isoscore", "shape")
-_needs = dict(tokens="tokens", target="target", refresh="average")    # field of a run -> parameter that it acts on
+# field of a run -> parameter that it acts on
+_needs = dict(tokens="tokens", target="target", refresh="reference_points")
 
 def _belongs(
     option:str,  # field of a run
@@ -250,11 +250,6 @@ def imported(
         raise ValueError(f"`method` {place!r} cannot be imported: {e}") from None
 
 
-@cache
-def _check_arguments(place:str, arguments:tuple, first:tuple)->None:
-    imported(place)(*first, **dict(arguments))
-
-
 def check_options(
     c, # configuration of a run
 )->None:
@@ -262,7 +257,8 @@ def check_options(
     row = METHODS.get(c.method, METHODS["none"])
     if any(getattr(c, name) != option.default for name, option in row.options.items()):
         place = row.penalty or row.module or row.stage
-        _check_arguments(place, tuple(c.arguments.items()), (2,) if row.module else ())
+        first = (2,) if row.module else ()    # a number of dimensions
+        imported(place)(*first, **c.arguments)
 
 # %% ../../nbs/training/02_runs.ipynb #088e843a
 @cache
@@ -360,16 +356,12 @@ class Described:
         values:dict, # names and values of fields; the others keep their defaults
     )->Self:
         "A configuration from parsed JSON or YAML; unknown names are an error, retired ones at their value are not."
-        what = f"`{cls.__name__}`"
         for name, only in cls.retired.items():
             if values.get(name, only) != only:
-                raise ValueError(f"{what} no longer has the field {name!r}, which was {values[name]!r}: it is read at "
-                                 f"its old default {only!r} alone")
-        known, values = {f.name for f in fields(cls)}, {k: v for k, v in values.items() if k not in cls.retired}
-        if unknown := sorted(set(values) - known):
-            raise ValueError(f"{what} has no field {', '.join(map(repr, unknown))}{near(unknown[0], known)}; it has "
-                             f"{', '.join(sorted(known))}")
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+                raise ValueError(f"`{cls.__name__}` no longer has the field {name!r}, which was {values[name]!r}: it "
+                                 f"is read at its old default {only!r} alone")
+        kept = {name: value for name, value in values.items() if name not in cls.retired}
+        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in kept.items()})
 
 # %% ../../nbs/training/02_runs.ipynb #933d160e
 @cache
@@ -395,7 +387,8 @@ def with_options(cls:type)->type:
 class RunConfig(Described):
     "Everything that decides the result of a run; the options of its method are parameters of the method's class."
     retired: ClassVar[dict] = dict(average=0.05, bias_correction=True, keep="score", max_points=None, normalize=False,
-                                   pad_to=None, penalty_precision="highest", refresh_every=None, temperature=2.)
+                                   pad_to=None, penalty_precision="highest", per_layer=False, refresh_every=None,
+                                   temperature=2.)
 
     task: str = "stdlib-docs"         # a task of `istar tasks`
     train: str | None = None          # own data, not a task: .csv, .tsv, .jsonl, .parquet or a folder of such files
@@ -418,7 +411,7 @@ class RunConfig(Described):
     target: float | str | None = None # istar: pull IsoScore* to this value, or "0.5x" the plain run's; or a start's
     start_isoscore: float | None = None  # penalties: begin from the same function with this IsoScore of the last states
     shape: Literal["spectrum", "outlier"] = "spectrum"  # of that start, and reparametrised's: all eigenvalues, or one
-    refresh: Literal["epoch", "start", "average"] = "epoch"  # istar: new reference every epoch, one, or moving average
+    refresh: Literal["epoch", "start"] = "epoch"  # istar: a new reference every epoch, or one
     layers: tuple[int, ...] | None = None  # to penalise, 0: embeddings; None: the method's (istar: all others; last)
     tokens: Literal["real", "cls", "all"] | None = None  # under the penalty; None: the method's; "all" counts padding
     whole_update: bool = False        # penalty of the `accumulate` batches of an update as one batch, not of each
@@ -556,67 +549,75 @@ def _check_rows(c:RunConfig)->None:
 
 
 # %% ../../nbs/training/02_runs.ipynb #45a29a82
+def _raise_first(
+    faults:Iterable[tuple[object,str]], # what is wrong where it is true, and the error's text
+)->None:
+    "The error of the first fault, if there is any."
+    for wrong, text in faults:
+        if wrong:
+            raise ValueError(text)
+
+
 def _check_method(c:RunConfig)->None:
     "An error if the method lacks a strength, or has one or options that are not its own."
-    method, penalty, strength = method_of(c.method), has_penalty(c.method), c.relative or c.lam
-    def refuse(text): raise ValueError(text)
-    if not penalty and strength:
-        refuse(f"`lam` is {strength}, and method {c.method!r} has no penalty: name a method that has one")
-    if c.lam is not None and c.relative is not None:
-        refuse(f"`lam` and `relative` are two ways to set one strength: give {c.lam} or {c.relative}, not both")
-    if penalty and c.lam_start >= c.epochs:
-        refuse(f"`lam_start` is {c.lam_start:g}, and the run is over after {c.epochs} epochs: nothing is penalised")
-    if c.relative == 0 or penalty and c.lam == 0:
-        refuse(f"`lam` must not be 0 with method {c.method!r}: method 'none' is the run without a penalty")
-    if c.target is not None and strength is not None and strength < 0:
-        refuse(f"`target` pulls from both sides, and a strength below 0 ({strength}) would push away")
-    if penalty and method.lam is None and (c.lam, c.relative, c.target) == (None, None, None):
-        refuse(f"`lam` is missing: method {c.method!r} has no strength of its own; give `lam`, `relative` or `target`")
+    method, penalty, strength, goal = method_of(c.method), has_penalty(c.method), c.relative or c.lam, c.start_isoscore
+    _raise_first([
+        (not penalty and strength,
+         f"`lam` is {strength}, and method {c.method!r} has no penalty: name a method that has one"),
+        (c.lam is not None and c.relative is not None,
+         f"`lam` and `relative` are two ways to set one strength: give {c.lam} or {c.relative}, not both"),
+        (penalty and c.lam_start >= c.epochs,
+         f"`lam_start` is {c.lam_start:g}, and the run is over after {c.epochs} epochs: nothing is penalised"),
+        (c.relative == 0 or penalty and c.lam == 0,
+         f"`lam` must not be 0 with method {c.method!r}: method 'none' is the run without a penalty"),
+        (c.target is not None and strength is not None and strength < 0,
+         f"`target` pulls from both sides, and a strength below 0 ({strength}) would push away"),
+        (penalty and method.lam is None and (c.lam, c.relative, c.target) == (None, None, None),
+         f"`lam` is missing: method {c.method!r} has no strength of its own; give `lam`, `relative` or `target`"),
+        (c.placebo == "turned" and c.relative is not None, "`relative` is measured on a penalty's gradient, and "
+         "`placebo` 'turned' has none of its own: give `lam`"),
+        (c.placebo == "twin" and c.precision == "fp16", "`precision` 'fp16' scales gradients, which `placebo` 'twin' "
+         "adds to: choose 'bf16' or 'fp32'"),
+        (method.head == "linear" and c.head == "own",
+         f"`head` must be 'linear' with method {c.method!r}, not 'own'"),
+        (goal is None and penalty and c.shape != defaults["shape"],
+         f"`shape` {c.shape!r} describes the start that `start_isoscore` gives, and that is missing"),
+        (goal is not None and not penalty, "`start_isoscore` is an option of penalties: without one, method "
+         f"'reparametrised' with `target` {goal} starts there"),
+        (goal is not None and c.head != "linear",
+         "`head` must be 'linear' with `start_isoscore`: one linear layer on [CLS] undoes the map"),
+        (c.options is not None and ":" not in c.method,
+         f"`options` are those of a class of one's own, and method {c.method!r} is none: give each by its name")])
     for name, mine in owners.items():
         usual = defaults[name], method.own.get(name)
         if getattr(c, name) not in usual and c.method != "none" and not takes_option(c.method, name):
-            refuse(f"`{name}` is an option of {', '.join(mine)}, and the method is {c.method!r}"
-                   + ": a parameter of that class goes into `options`"*(name in options and ":" in c.method))
-    if c.options is not None and ":" not in c.method:
-        refuse(f"`options` are those of a class of one's own, and method {c.method!r} is none: give each by its name")
+            raise ValueError(f"`{name}` is an option of {', '.join(mine)}, and the method is {c.method!r}"
+                             + ": a parameter of that class goes into `options`"*(name in options and ":" in c.method))
     takes = method.takes if c.options else None    # None where its source is not at hand
     for name, value in () if takes is None else c.options.items():
         if name not in takes:
-            refuse(f"`options`: {c.method} has no parameter {name!r}{near(name, takes)}")
+            raise ValueError(f"`options`: {c.method} has no parameter {name!r}{near(name, takes)}")
         try:
             if takes[name].kind is not None:
                 c.options[name] = _as_declared(name, value, takes[name].kind)
         except (TypeError, ValueError) as e:
             raise type(e)(f"`options`: {str(e).replace('`', '')}") from None
-    if c.placebo == "turned" and c.relative is not None:
-        refuse("`relative` is measured on a penalty's gradient, and `placebo` 'turned' has none of its own: give `lam`")
-    if c.placebo == "twin" and c.precision == "fp16":
-        refuse("`precision` 'fp16' scales gradients, which `placebo` 'twin' adds to: choose 'bf16' or 'fp32'")
-    if method.head == "linear" and c.head == "own":
-        refuse(f"`head` must be 'linear' with method {c.method!r}, not 'own'")
-    goal = c.start_isoscore
-    if goal is None and penalty and c.shape != defaults["shape"]:
-        refuse(f"`shape` {c.shape!r} describes the start that `start_isoscore` gives, and that is missing")
-    if goal is not None and not penalty:
-        refuse(f"`start_isoscore` is an option of penalties: without one, method 'reparametrised' with `target` "
-               f"{goal:g} starts there")
-    if goal is not None and c.head != "linear":
-        refuse("`head` must be 'linear' with `start_isoscore`: one linear layer on [CLS] undoes the map")
 
 # %% ../../nbs/training/02_runs.ipynb #1f6ded1f
 def _check_multiple(c:RunConfig)->None:
     "An error for a `target` in words that is no multiple, or that no plain run tells."
     if not isinstance(c.target, str):
         return
-    if not re.fullmatch(r"\d*\.?\d+x( throughout)?", c.target) or not c.multiple:
-        raise ValueError("`target` must be a number, or a multiple of the plain run's IsoScore such as '0.5x' or "
-                         f"'0.5x throughout', not {c.target!r}")
-    if not has_penalty(c.method):
-        raise ValueError(f"`target` {c.target!r} is for penalties: method {c.method!r} starts from a number")
-    if c.layers is not None or c.per_layer or (c.tokens or method_of(c.method).tokens) != "real":
-        raise ValueError(f"`target` {c.target!r} is of the text in all layers together: leave out `layers` and "
-                         "`per_layer`, and let `tokens` be 'real'")
     others = c.zeta, c.whole_update, c.scope
-    if c.throughout and (c.method != "istar" or others != (0, False, "global")):
-        raise ValueError(f"`target` {c.target!r} is plain IsoScore of a micro-batch: let `method` be 'istar' and "
-                         "`zeta` 0, and leave out `whole_update` and `scope`")
+    _raise_first([
+        (not re.fullmatch(r"\d*\.?\d+x( throughout)?", c.target) or not c.multiple,
+         "`target` must be a number, or a multiple of the plain run's IsoScore such as '0.5x' or '0.5x throughout', "
+         f"not {c.target!r}"),
+        (not has_penalty(c.method),
+         f"`target` {c.target!r} is for penalties: method {c.method!r} starts from a number"),
+        (c.layers is not None or (c.tokens or method_of(c.method).tokens) != "real",
+         f"`target` {c.target!r} is of the text in all layers together: leave out `layers`, and let `tokens` be "
+         "'real'"),
+        (c.throughout and (c.method != "istar" or others != (0, False, "global")),
+         f"`target` {c.target!r} is plain IsoScore of a micro-batch: let `method` be 'istar' and `zeta` 0, and leave "
+         "out `whole_update` and `scope`")])

@@ -47,18 +47,13 @@ def _changing(setup:Setup)->tuple[dict,dict]: # by name
 
 _progress = ("updates", "epochs", "steps", "seconds", "started", "best")
 
-def _identity(setup:Setup)->dict:
-    "What a checkpoint and the run that resumes from it must have in common."
-    return dict(id=setup.config.id, world=setup.world)
-
-
 def _states(setup:Setup, progress:Progress)->tuple[dict,dict]: # of all processes, and of this one
     "All that a training, and its twin if it has one, need to go on."
     trainings = [_changing(one) for one in (setup, setup.twin) if one is not None]
     equal, own = ([{name: part.state_dict() for name, part in parts.items()} for parts in same]
                   for same in zip(*trainings))
     done = {name: getattr(progress, name) for name in _progress}
-    return (dict(**_identity(setup), origin=setup.origin, **done, trainings=equal),
+    return (dict(id=setup.config.id, world=setup.world, origin=setup.origin, **done, trainings=equal),
             dict(random=random_state(), twin_random=progress.random, trainings=own))
 
 # %% ../../nbs/training/09_training.ipynb #f79a573c
@@ -142,7 +137,8 @@ def load_checkpoint(setup:Setup, folder:Path, remake:bool=False)->Progress|None:
     if found is None:
         return None
     equal, own = found
-    faults = [f"has another {name} ({equal[name]}) than this run ({here})" for name, here in _identity(setup).items()
+    wanted = dict(id=setup.config.id, world=setup.world)    # what a checkpoint must have in common with the run
+    faults = [f"has another {name} ({equal[name]}) than this run ({here})" for name, here in wanted.items()
               if equal[name] != here]
     if other := other_origin(equal["origin"], setup.origin):
         if remake and not faults:

@@ -230,8 +230,7 @@ def make_penalty(
     c, row = config, config.method_row
     make = imported(row.penalty)
     takes = inspect.signature(make).parameters if row.takes is None else row.takes
-    said = dict(layers=c.layers, tokens=c.tokens, target=c.target, by_class=kind == "classification",
-                average=0.05 if c.refresh == "average" else None)
+    said = dict(layers=c.layers, tokens=c.tokens, target=c.target, by_class=kind == "classification")
     if "layer" in takes and c.layers is not None:
         if len(c.layers) > 1:
             raise ValueError(f"`layers` must be one layer with method {c.method!r}, not {c.layers}")
@@ -453,22 +452,17 @@ def _best_epoch(entries:list[dict])->int: # from 1
     return 1 + scores.index(max(scores))
 
 # %% ../../nbs/training/08_updates.ipynb #8u510014
-def _keep_best(setup:Setup, progress:Progress)->None:
-    "Keep the best weights, and end after `patience` epochs that were no better."
-    best, last = _best_epoch(progress.epochs), len(progress.epochs)-1
-    if best == last:
-        progress.best = {k: v.detach().clone() for k, v in setup.bare.state_dict().items()}
-    if last - best >= setup.config.patience:
-        progress.updates = setup.total
-
-
 def evaluate_epoch(setup:Setup, progress:Progress)->None:
     "Measure at this point of a fine-tuning; with `patience` it may end here."
     epoch = progress.updates//setup.updates_per_epoch
     progress.epochs.append(dict(epoch=epoch, **evaluate(setup, epoch)))
     if setup.config.patience is not None and epoch:
         progress.epochs[-1]["stop_score"] = _stop_score(setup)
-        _keep_best(setup, progress)
+        best = _best_epoch(progress.epochs)
+        if best == epoch:
+            progress.best = {k: v.detach().clone() for k, v in setup.bare.state_dict().items()}
+        if epoch - best >= setup.config.patience:
+            progress.updates = setup.total
 
 # %% ../../nbs/training/08_updates.ipynb #393beef1
 def train_stage(setup:Setup)->dict: # what the run's last measurement says of it
