@@ -226,13 +226,6 @@ class Worker(Team):
         order = dict(config=asdict(config), job=asdict(job), cores=slot.cores, threads=slot.threads)
         super().__init__(code, order, variables, slot.processes, lambda: ended.put(self))
 
-# %% ../../nbs/sweeps/01_executors.ipynb #e97045ed
-def _end_of(worker:Worker)->str:
-    "How a process ended, with the last it wrote."
-    code = worker.process.returncode
-    name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-    return "\n  ".join([f"the worker process ended with {name}", *worker.said().splitlines()[-15:]])
-
 # %% ../../nbs/sweeps/01_executors.ipynb #fe0e77d4
 def _lost(config:RunConfig, job:Job, error:str)->RunRecord:
     "The record, written to the store, of a run of which only its end is known."
@@ -252,7 +245,8 @@ def _outcome(worker:Worker, deaths:Counter, job:Job, restarts:int)->Event:
         if record.started:
             save_failed(record, job.root)
         return Event("ended", config, record)
-    reason = _end_of(worker)
+    name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+    reason = "\n  ".join([f"the worker process ended with {name}", *worker.said().splitlines()[-15:]])
     if code > 0 and not worker.said().startswith("ready"):
         raise ChildProcessError(f"a worker cannot start: {reason}")
     deaths[config.id] += 1

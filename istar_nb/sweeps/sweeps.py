@@ -18,12 +18,13 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from .executors import Event, Job, Resources, elsewhere, executors
-from .grids import Plan, duration, grid, option_types, plan, show_plan, whole_numbers, with_seeds
+from .grids import Plan, grid, option_types, plan, show_plan, whole_numbers, with_seeds
 from ..base.checks import check_number
 from ..base.files import (absolute, check_writable, folder_beside, json_files, local_folder, local_path,
                                  open_root, read_text, write_whole)
@@ -69,18 +70,15 @@ class Monitor:
         if event.kind == "started":
             return
         self.finished += event.kind == "ended" and record is not None
-        line = (f"[{self.finished} of {self.runs}{self.left()}] {record.status if record else 'later'}: "
+        left = ""
+        if 0 < self.finished < self.runs:
+            each = (time.monotonic() - self.start)/self.finished
+            left = f", about {timedelta(seconds=round(each*(self.runs - self.finished)))} left"
+        line = (f"[{self.finished} of {self.runs}{left}] {record.status if record else 'later'}: "
                 f"{label(event.config)}: {_ending(event)}")
         _logger.info(line)
         if self.on:
             print(line, flush=True)
-
-    def left(self)->str:
-        "The time left, in words."
-        if not 0 < self.finished < self.runs:
-            return ""
-        each = (time.monotonic() - self.start)/self.finished
-        return f", about {duration(each*(self.runs - self.finished))} left"
 
 # %% ../../nbs/sweeps/02_sweeps.ipynb #c0e3fec7
 def _current(plan:Plan, job:Job)->Plan:
@@ -269,20 +267,6 @@ def compared(
     able = [i for i, c in enumerate(tried) if c["mean"] is not None]
     return tried, max(able, key=lambda i: tried[i]["mean"], default=None)
 
-# %% ../../nbs/sweeps/02_sweeps.ipynb #eafc80d5
-def _save_selection(
-    record:dict,   # of a selection
-    root:str|Path, # folder or fsspec URL of the store
-)->str:            # its path
-    "Write the record of a selection, whole or not at all; repeating the selection replaces it."
-    fs, base = open_root(root)
-    folder = f"{base.rstrip('/')}/selection"
-    question = [record[k] for k in ("hold_out", "selection_seeds", "by", "metric")]
-    question += [c["runs"] for g in record["groups"] for c in g["candidates"]]
-    path = f"{folder}/{hashlib.sha256(json.dumps(question).encode()).hexdigest()[:16]}.json"
-    write_whole(fs, path, f"{json.dumps(finite(record), indent=1, ensure_ascii=False)}\n".encode())
-    return path
-
 # %% ../../nbs/sweeps/02_sweeps.ipynb #5d5c9b9a
 def load_selections(
     root:str|Path, # folder or fsspec URL of the store
@@ -357,5 +341,9 @@ def select(
         chosen += final[:1]
     record = dict(schema=1, hold_out=hold_out, selection_seeds=picking, by=list(by), metric=metric, seeds=seeds,
                   groups=groups)
-    path = _save_selection(record, root)
+    fs, base = open_root(root)
+    question = [hold_out, picking, list(by), metric, *(point["runs"] for g in groups for point in g["candidates"])]
+    name = hashlib.sha256(json.dumps(question).encode()).hexdigest()[:16]
+    path = f"{base.rstrip('/')}/selection/{name}.json"
+    write_whole(fs, path, f"{json.dumps(finite(record), indent=1, ensure_ascii=False)}\n".encode())
     return Selection(chosen, record, path, sweep(with_seeds(chosen, seeds), root=root, **options))
