@@ -23,7 +23,7 @@ def test_a_docstring_says_shapes_errors_and_an_example():
     assert said.startswith("IsoScore* of `x`") and "x (Tensor | np.ndarray): (n, d) float" in said
     assert "Returns:\n    Tensor: () in [0, 1]" in said and "Raises:\n    ValueError: `cov_ref` is needed" in said
     assert "Example:\n    >>> inb.isoscore_star(x, cov_ref=" in said
-    assert "average (float | None): weight in (0, 1]" in inb.IStar.__doc__ and "reference_points" in inb.IStar.__doc__
+    assert "target (float | None): score in (0, 1)" in inb.IStar.__doc__ and "reference_points" in inb.IStar.__doc__
 
 
 def test_every_function_and_class_with_arguments_describes_them():
