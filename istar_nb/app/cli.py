@@ -6,6 +6,7 @@
 __all__ = ['commands', 'options_of', 'command_parser', 'carry_out', 'runs_command', 'judge_command', 'tasks_command', 'main']
 
 # %% ../../nbs/app/03_cli.ipynb #3fcd8e3d
+import gc
 import inspect
 import json
 import os
@@ -382,6 +383,7 @@ def main(
 )->None:
     "The command `istar`."
     if args is None:
+        gc.set_threshold(10_000)    # collecting more often makes the imports of a command half a second longer
         for name in ("stdout", "stderr"):
             setattr(sys, name, Lasting(getattr(sys, name)))
     typed = sys.argv[1:] if args is None else args
@@ -392,7 +394,7 @@ def main(
         sys.exit(2)
     except KeyboardInterrupt:
         resumes = typed[:1] and typed[0] in ("train", "sweep", "pretrain", "demo")
-        rest = " Run the same command again to resume where it had come to a checkpoint." if resumes else ""
+        rest = " The same command goes on from the last checkpoint, if there is one." if resumes else ""
         print(f"\nistar: stopped.{rest}", file=sys.stderr)
         sys.exit(130)
 
