@@ -25,10 +25,10 @@ _public = {
         "geometry.second_moments": "cka second_moments", "embeddings.alarm": "CollapseAlarm"},
     "Transforms of vectors": {"geometry.transforms": "Whitening AllButTheTop"},
     "Penalties": {
-        "penalties.regularizers": "Regularizer IStar UnbiasedIStar",
+        "penalties.regularizers": "Regularizer IStar UnbiasedIStar WholeUpdate",
         "penalties.baselines": "CosReg VICRegCovariance Uniformity GOR FroSSL KoLeo SIGReg RelativeStrength",
         "penalties.isolayer": "IsoLayer JointLoss IsoBN ClsModel train_isolayer cls_features",
-        "penalties.whole_update": "WholeUpdate", "penalties.controls": "Placebo"},
+        "penalties.controls": "Placebo"},
     "In the loops of other libraries": {
         "base.states": "HiddenStates",
         "penalties.integrations": "IsotropyTrainerMixin collect_reference ReferenceCallback IsotropyLoss"},

@@ -37,6 +37,7 @@ from .geometry.transforms import AllButTheTop as AllButTheTop
 from .penalties.regularizers import Regularizer as Regularizer
 from .penalties.regularizers import IStar as IStar
 from .penalties.regularizers import UnbiasedIStar as UnbiasedIStar
+from .penalties.regularizers import WholeUpdate as WholeUpdate
 from .penalties.baselines import CosReg as CosReg
 from .penalties.baselines import VICRegCovariance as VICRegCovariance
 from .penalties.baselines import Uniformity as Uniformity
@@ -51,7 +52,6 @@ from .penalties.isolayer import IsoBN as IsoBN
 from .penalties.isolayer import ClsModel as ClsModel
 from .penalties.isolayer import train_isolayer as train_isolayer
 from .penalties.isolayer import cls_features as cls_features
-from .penalties.whole_update import WholeUpdate as WholeUpdate
 from .penalties.controls import Placebo as Placebo
 from .base.states import HiddenStates as HiddenStates
 from .penalties.integrations import IsotropyTrainerMixin as IsotropyTrainerMixin

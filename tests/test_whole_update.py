@@ -10,8 +10,7 @@ from istar_nb.base.states import HiddenStates
 from istar_nb.penalties.baselines import GOR, CosReg, FroSSL, KoLeo, SIGReg, Uniformity, VICRegCovariance
 from istar_nb.penalties.integrations import IsotropyTrainerMixin
 from istar_nb.penalties.isolayer import ClsModel, IsoBN
-from istar_nb.penalties.regularizers import IStar, Regularizer, UnbiasedIStar
-from istar_nb.penalties.whole_update import WholeUpdate
+from istar_nb.penalties.regularizers import IStar, Regularizer, UnbiasedIStar, WholeUpdate
 from istar_nb.text.encoders import load_encoder
 from istar_nb.text.features import Collator, encode
 from istar_nb.text.tasks import load_task

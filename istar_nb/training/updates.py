@@ -37,8 +37,7 @@ from ..penalties.baselines import RelativeStrength
 from ..penalties.controls import (Placebo, RandomDirection, TurnedPlacebo, make_map, ramp,
                                          reparametrise)
 from ..penalties.isolayer import ClsModel, cls_features, train_isolayer
-from ..penalties.regularizers import Regularizer, check_regularizer, show_update
-from ..penalties.whole_update import WholeUpdate
+from ..penalties.regularizers import Regularizer, WholeUpdate, check_regularizer, show_update
 from ..text.encoders import Encoder, forward_with_states, load_encoder
 from ..text.features import TaskRows
 from ..text.tasks import Task, load_task, task_metrics
