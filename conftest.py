@@ -128,13 +128,13 @@ def forked():
     from processes import serve
 
     from istar_nb.base import programs
-    plain, python = programs._python, shutil.which("forked-python")
-    def worker(*args):
-        with patch.object(sys, "executable", python): return plain(*args)
+    plain, python = programs.Team.__init__, shutil.which("forked-python")
+    def team(*args, **options):
+        with patch.object(sys, "executable", python): plain(*args, **options)
     def spawn(*args, **options):
         serve()
         return mp.start_processes(*args, **options, start_method="forkserver")
-    with patch.object(programs, "_python", worker), patch.object(mp, "spawn", spawn): yield
+    with patch.object(programs.Team, "__init__", team), patch.object(mp, "spawn", spawn): yield
 
 
 def pytest_runtest_teardown(item, nextitem):
