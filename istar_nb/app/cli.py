@@ -394,7 +394,7 @@ def main(
         sys.exit(2)
     except KeyboardInterrupt:
         resumes = typed[:1] and typed[0] in ("train", "sweep", "pretrain", "demo")
-        rest = " The same command goes on from the last checkpoint, if there is one." if resumes else ""
+        rest = " Run the same command again: it resumes from the last checkpoint, if there is one." if resumes else ""
         print(f"\nistar: stopped.{rest}", file=sys.stderr)
         sys.exit(130)
 
