@@ -278,6 +278,7 @@ def test_a_comma_too_many_in_the_first_row_shifts_no_column(first, tmp_path):
 
 @pytest.mark.parametrize("content, said", [
     ('text,label\nDull,0\n"Great" film,1\n', "line 3 has a cell that begins with a quotation mark"),
+    ("text,label\nDull\rfilm,0\nGreat,1\n", "line 2 has a carriage return inside a cell"),
     ("text,label\nDull,0\nCaf\udce9,1\n", "not UTF-8 in line 3")])
 def test_what_a_file_with_commas_loses_is_named_by_its_line(content, said, tmp_path):
     path = tmp_path/"films.csv"

@@ -81,8 +81,9 @@ def _named_rows(lines:Iterable[str], separator:str)->Iterator[tuple[int,dict[str
             else:
                 yield line, dict.fromkeys(names, "") | dict(zip(names, cells))
     except csv.Error as e:
-        raise ValueError(f"line {end + 1} has a cell that begins with a quotation mark and does not end with one, or "
-                         f"has single ones inside, which must be doubled: {e}") from None
+        fault = ("a carriage return inside a cell" if "new-line" in str(e) else "a cell that begins with a quotation "
+                 f"mark and does not end with one, or has single ones inside, which must be doubled: {e}")
+        raise ValueError(f"line {end + 1} has {fault}") from None
     if names is None:
         raise ValueError("it is empty")
 
