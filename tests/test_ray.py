@@ -168,7 +168,7 @@ def test_runs_of_two_processes_get_two_gpus_each(tmp_path, cluster, monkeypatch)
     """
     large = cluster.add_node(num_cpus=4, num_gpus=4, object_store_memory=80*2**20)
     def told(config, job, places):
-        seen, end = tmp_path/str(config["seed"]), time.monotonic() + 300
+        seen, end = tmp_path/str(config.seed), time.monotonic() + 300
         seen.write_text(os.environ["CUDA_VISIBLE_DEVICES"])
         while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < end: time.sleep(0.01)
     configs, places = grid(dict(base=base, seeds=[0, 1])), executors.Resources(processes_per_run=2)

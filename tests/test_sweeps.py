@@ -7,7 +7,6 @@ import signal
 import tempfile
 import threading
 import time
-from dataclasses import asdict
 from glob import glob    # unlike that of a Path, it minds no folder that vanishes meanwhile
 from pathlib import Path
 
@@ -234,6 +233,23 @@ def test_two_sweeps_at_once_make_every_run_once(tmp_path, reference):
         assert finished == todo, f"each knows of all runs in the end:\n{out}"
 
 
+def test_sweeps_that_share_a_folder_take_over_the_run_of_one_that_is_killed(tmp_path, reference):
+    "As jobs of an array do: the first is held in its first run, two others make the rest, wait for it, and go on with it."
+    (tmp_path/"held").write_text("\n".join(f"{config.id}/checkpoint-000000008" for config in grid(long)))
+    first = start(tmp_path, long, "local", HELD=tmp_path/"held")
+    wait_for(lambda: glob(f"{tmp_path}/checkpoints/*/checkpoint-*4-*"), first)
+    others = [start(tmp_path, long, "local") for _ in range(2)]
+    for process in others: wait_for(lambda process=process: re.search(r"other processes carry out \d runs?: this one waits", process.said), process)
+    wait_for(lambda: len(glob(f"{tmp_path}/runs/*.json")) == 3, others[0])
+    assert first.code is None
+    first.kill()
+    outs = [process.wait() for process in others]
+    assert [process.code for process in others] == [0, 0], outs
+    check(tmp_path, long, reference(long))
+    made = (tmp_path/"made.txt").read_text().split()
+    assert len(made) == 5 and set(made) == {c.id for c in grid(long)}, "the run of the killed one is begun twice, no other"
+
+
 def test_a_file_that_is_no_record_is_reported_and_kept(tmp_path):
     config = grid(spec)[0]
     (tmp_path/"runs").mkdir()
@@ -295,9 +311,9 @@ def test_relative_names_are_looked_for_where_the_sweep_was_started(tmp_path, mon
     def elsewhere(configs, job, places):
         monkeypatch.chdir(away)
         for config in configs:
-            record = executors._on_machine(asdict(config), asdict(job), asdict(places))
+            record = executors._on_machine(config, job, places)
             assert Path.cwd() == away
-            yield executors.Event("ended", config, executors._returned(lambda record=record: record, OSError, config, job))
+            yield executors.Event("ended", config, record)
         monkeypatch.chdir(home)
     monkeypatch.setitem(executors.executors, "ray", elsewhere)
     [record] = sweep(own, executor="ray", progress=False)
@@ -305,46 +321,12 @@ def test_relative_names_are_looked_for_where_the_sweep_was_started(tmp_path, mon
     assert [file.name for file in (home/"runs").glob("*.json")] == [f"{record.id}.json"] and not list(away.iterdir())
 
 
-@pytest.mark.parametrize("words, wanted", [
-    (["slurm_account=00123"], "#SBATCH --account=00123"), (["slurm_setup=module load cuda", "slurm_setup=export A=1"], "\nmodule load cuda\nexport A=1\n"),
-    (["mem_gb=7.5"], "#SBATCH --mem=7680MB"), (["slurm_mem_gb=8"], "#SBATCH --mem=8GB"), (["slurm_time=1-00:00:00"], "#SBATCH --time=1-00:00:00"),
-    (["slurm_use_srun=false"], "\nexport SUBMITIT_EXECUTOR=slurm\n/")])
-def test_options_of_slurm_arrive_as_they_are_typed(words, wanted, tmp_path, monkeypatch):
-    submitit = pytest.importorskip("submitit")
-    from submitit.slurm import slurm
-    class Stop(Exception): pass
-    def batch(self):
-        text = slurm._make_sbatch_string("/python run", tmp_path, **self._executor.parameters)
-        raise Stop(text)
-    monkeypatch.setattr(submitit.AutoExecutor, "batch", batch)
-    monkeypatch.setattr(slurm.SlurmExecutor, "affinity", classmethod(lambda cls: 1))
-    monkeypatch.setattr(slurm.shutil, "which", lambda name: "/usr/bin/srun")
-    with pytest.raises(Stop) as stop: next(executors.on_slurm([], executors.Job(str(tmp_path)), executors.Resources(slurm=tuple(words))))
-    assert wanted in str(stop.value), stop.value
-
-
 @pytest.mark.parametrize("options, said", [
-    (dict(slurm=["timeout_min=1h"]), "timeout_min must be a whole number, not '1h'"), (dict(slurm=["mem_gb=8GB"]), "mem_gb must be a number"),
-    (dict(slurm=["timeout_min=9", "timeout_min=60"]), "timeout_min comes twice"), (dict(slurm=["slurm_reservation=us"]), "'reservation'"),
-    (dict(gpus_per_run=0.5), "must be a whole number with Slurm"),
-    (dict(cpus_per_run=-1), "`cpus_per_run` must be"), (dict(gpus_per_run=float("nan")), "`gpus_per_run` must be"), (dict(restarts=-1), "`restarts` must be")])
-def test_what_slurm_cannot_take_is_named(options, said, tmp_path):
-    pytest.importorskip("submitit")
-    with pytest.raises(ValueError, match=re.escape(said)):
-        sweep(dict(base=base), executor="slurm", address="local", progress=False, **places(tmp_path), **options)
-
-
-def test_what_would_stop_runs_elsewhere_is_said_before_anything_is_submitted(tmp_path, monkeypatch):
-    "All of it in one error, and nothing is written; a run that is done already needs nothing."
-    def submitted(*given): raise AssertionError("submitted")
-    monkeypatch.setitem(executors.executors, "ray", submitted)
-    def missing(job, places): raise ImportError("no Ray here")
-    monkeypatch.setitem(executors.elsewhere, "ray", missing)
-    spec = dict(base=base | dict(model=f"{tmp_path}/no model"), runs=[dict(task=["cola", "sst2"])])
-    with pytest.raises(ValueError, match="nothing is submitted") as refused:
-        sweep(spec, executor="ray", progress=False, root="memory://there", data_dir=tmp_path/"no data")
-    for said in ("no Ray here", "`root` must be seen by all", "no data/glue/cola", "no data/glue/sst2", "no model' is no alias"):
-        assert said in str(refused.value)
+    (dict(cpus_per_run=-1), "`cpus_per_run` must be"), (dict(gpus_per_run=float("nan")), "`gpus_per_run` must be"), (dict(restarts=-1), "`restarts` must be"),
+    (dict(executor="slurm"), "`executor` must be one of 'local', 'processes', 'ray', not 'slurm'"),
+    (dict(executor="local", gpus_per_run=1), "`gpus_per_run` is an option of executor 'ray', not of 'local'")])
+def test_resources_that_cannot_be_are_named(options, said, tmp_path):
+    with pytest.raises(ValueError, match=re.escape(said)): sweep(dict(base=base), progress=False, **places(tmp_path), **options)
     assert not list(tmp_path.iterdir())
 
 

@@ -180,21 +180,6 @@ time.sleep(600)"""
         next(in_processes(configs, Job(str(tmp_path/"runs")), Resources(processes_per_run=5)))
 
 
-def test_submitit_carries_out_runs_of_two_processes(tmp_path, tmp_path_factory):
-    "On its local stand-in for a cluster."
-    pytest.importorskip("submitit")
-    records = sweep(spec, executor="slurm", address="local", processes_per_run=2, threads=1, checkpoint_every=4,
-                    slurm=["timeout_min=20"], progress=False, **places(tmp_path))
-    assert {r.id: r.same for r in records} == {run: r.same for run, r in unbroken(tmp_path_factory).items()}
-    check(tmp_path, unbroken(tmp_path_factory))
-
-
-def test_without_submitit_it_is_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(ValueError, match=r"pip install istar_nb\[slurm\]"):
-        sweep(spec, executor="slurm", **places(tmp_path))
-
-
 def test_the_command(istar, tmp_path, tmp_path_factory):
     "Two processes a run, named on the command line."
     import json

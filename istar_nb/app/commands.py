@@ -201,8 +201,8 @@ def say_collapsed(runs:"pd.DataFrame")->None: # of `table_of`
 def sweep_command(
     grid: Path,                               # YAML file with base, seeds and runs
     places: Places = Places(),
-    # this process, processes of this machine, a Ray cluster, or jobs of Slurm; default: this process if it is enough
-    executor: Literal["local", "processes", "ray", "slurm"] | None = None,
+    # this process, processes of this machine, or a Ray cluster; default: this process if it is enough
+    executor: Literal["local", "processes", "ray"] | None = None,
     seeds: tuple[int, ...] | None = None,     # seeds of every run; default: those of the grid
     # first compare the grid's points on this share of the training rows, then train the best on all
     select: float | None = None,
