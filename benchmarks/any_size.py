@@ -72,13 +72,13 @@ def decoder(layers, d=4096, every=33):
         with torch.no_grad(): states = hidden_states(model, batch)
         states = replace(states, layers=[x if x is None else x.bfloat16() for x in states.layers])
         for m in (folded, whole): take_in_layer(m, states, layers, "real", numbers)
-    exact = unbiased_of(cloud_of(whole.total))
+    exact = unbiased_of(cloud_of(whole.halves))
     scores = dict(all_dimensions={"isoscore_unbiased": exact[0].item(), "isoscore_unbiased_se": exact[1].item()})
     scores["folded"] = {name: folded.summary()[name] for name in scores["all_dimensions"]}
-    kept = dict(all_dimensions=2*(d + 4)*(d + 1)*8, folded=folded.total.sums.nbytes + folded.total.lines.nbytes)
+    kept = dict(all_dimensions=2*(d + 4)*(d + 1)*8, folded=folded.halves.sums.nbytes + folded.halves.lines.nbytes)
     return dict(d=d, layers=layers, tokens=folded.count, sums_mb={way: size/1e6 for way, size in kept.items()},
                 sums_of_33_gb={way: size*every/1e9 for way, size in kept.items()}, scores=scores,
-                sample_mb=folded.total.points.nbytes/1e6, two_nn_mb=folded.sample.points.nbytes/1e6)
+                sample_mb=folded.halves.points.nbytes/1e6, two_nn_mb=folded.sample.points.nbytes/1e6)
 
 
 def sentences(count): return [row["sentence"] for row in load_task("stdlib-docs").train[:count]]

@@ -1,8 +1,8 @@
 """What `watch` costs: `python benchmarks/watch.py [--help]`.
 
 Times forward passes and training steps (forward, backward, AdamW) of a model on real sentences, plain and watched in
-turn, and prints the ratios of their medians; writes nothing unless `--record` is given. The first update of a metric
-touches every group; it is left out, as is the computing of the measures, which is done once at the end and timed apart.
+turn, and prints the ratios of their medians; writes nothing unless `--record` is given. The first updates, in which the
+sample fills, are left out, as is the computing of the measures, which is done once at the end and timed apart.
 """
 import argparse
 import os
@@ -17,7 +17,6 @@ def main():
                         help="an alias, a folder, or `bert-base` for that shape with random weights")
     parser.add_argument("--batch", type=int, default=32, help="sentences in a batch")
     parser.add_argument("--length", type=int, default=64, help="tokens in a sentence, none of them padding")
-    parser.add_argument("--groups", type=int, nargs="+", default=[1, 8], help="groups that watch keeps")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--threads", type=int, default=int(os.environ.get("OMP_NUM_THREADS", os.cpu_count())))
     parser.add_argument("--device", default="cpu")
@@ -54,31 +53,27 @@ def main():
     def watched(step, seen):
         "The step with hooks in place, into metrics that exist already."
         def run():
-            with watch(model, groups=len(next(iter(seen.metrics.values())).sums)) as fresh:
+            with watch(model) as fresh:
                 fresh.metrics.update(seen.metrics)
                 step()
         return run
 
-    rows, computing = {}, {}
+    rows, computing = {}, 0.
     for name, step in [("forward", forward), ("training step", training)]:
-        steps = {"plain": step}
-        for groups in args.groups:
-            with watch(model, groups=groups) as seen:
-                [forward() for _ in range(3)]    # the first updates fill every group
-            steps[f"watched, {groups} group{'s'*(groups > 1)}"] = watched(step, seen)
-            start = waited(args.device)
-            seen.compute()
-            computing[groups] = waited(args.device) - start
-        times, rows[name] = timed(steps, args.repeats, args.device), {}
-        for key in steps:
+        with watch(model) as seen:
+            for _ in range(10): forward()
+        times, rows[name] = timed({"plain": step, "watched": watched(step, seen)}, args.repeats, args.device), {}
+        start = waited(args.device)
+        seen.compute()
+        computing = waited(args.device) - start
+        for key in times:
             slower, quartiles = ratio(times[key], times["plain"])
             rows[name][key] = dict(seconds=statistics.median(times[key]), ratio=slower, ratio_quartiles=quartiles)
     print(f"{args.model}, {args.batch} x {args.length} tokens, every block, {args.threads} threads on {args.device}, "
           f"medians of {args.repeats}")
     for name, kinds in rows.items():
         for key, row in kinds.items(): print(f"{name:14} {key:18} {row['seconds']*1e3:9.1f} ms  {row['ratio']:.3f}x")
-    for groups, seconds in computing.items():
-        print(f"all measures of all blocks at the end, {groups} groups: {seconds*1e3:.0f} ms")
+    print(f"all measures of all blocks at the end: {computing*1e3:.0f} ms")
     if args.record: store(f"watch-{args.model.replace('/', '-')}-{args.device}", load_before, model=args.model,
                           batch=args.batch, length=args.length, repeats=args.repeats, device=args.device, rows=rows,
                           computing=computing)

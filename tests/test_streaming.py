@@ -203,8 +203,9 @@ def test_halves_and_sample_do_not_depend_on_how_points_are_cut(n, cut):
     x = torch.randn(n, 3, generator=torch.Generator().manual_seed(0))
     parts = filled(IsotropyMetrics(), [(part, None) for part in x.split(cut)])
     whole = filled(IsotropyMetrics(), [(x, None)])
-    assert torch.equal(parts.sums[:, 0, 0], whole.sums[:, 0, 0])
-    assert_close(parts.sums, whole.sums, rtol=1e-5, atol=1e-2)
+    parts, whole = parts.halves, whole.halves
+    assert torch.equal(parts.by_half()[:, 0, 0], whole.by_half()[:, 0, 0])
+    assert_close(parts.by_half(), whole.by_half(), rtol=1e-5, atol=1e-2)
     assert torch.equal(parts.points[parts.keys.argsort()], whole.points[whole.keys.argsort()])
 
 
@@ -467,7 +468,8 @@ def test_a_reference_of_other_dimensions_is_refused_before_any_point():
 def test_metrics_of_other_tokens_do_not_merge():
     real, cls = IsoScoreMetric(), IsoScoreMetric(tokens="cls")
     with pytest.raises(ValueError, match=r"\('cls', False\), and this metric \('real', False\)"): real.merge_state(cls)
-    assert set(real.state_dict()) == {"sums", "points", "keys", "numbered"} == set(cls.state_dict())
+    held = {"origin", "sums", "lines", "points", "keys", "places", "numbered"}
+    assert set(real.state_dict()) == held == set(cls.state_dict())
 
 
 # Host waits
@@ -632,10 +634,10 @@ def test_a_layer_keeps_two_matrices_and_a_union_of_few_points_leaves_layers_with
     "High and low digits of both halves, in float64; layers whose points are all in the sample have none."
     d = 64
     one = measured(12_000, d)
-    assert one.total.sums.nbytes <= 2*(d + 4)*(d + 1)*8
+    assert one.halves.sums.nbytes <= 2*(d + 4)*(d + 1)*8
     layers = [measured(3000, d) for _ in range(3)]
-    assert all(m.total.whole for m in layers) and not with_union(dict(enumerate(layers, 1)))["pooled"].total.whole
-    assert all(m.total.whole for m in layers)
+    assert all(m.halves.whole for m in layers) and not with_union(dict(enumerate(layers, 1)))["pooled"].halves.whole
+    assert all(m.halves.whole for m in layers)
 
 
 def measured(rows, d):
@@ -697,7 +699,7 @@ def folded_points(memory=0.018, count=5000):
 
 def test_parts_that_are_folded_differently_are_not_joined():
     with pytest.raises(ValueError, match="folded onto 1,100 coordinates here and 1,024 there"):
-        folded_points(1.).total.join(folded_points().total)
+        folded_points(1.).halves.join(folded_points().halves)
     with pytest.raises(ValueError, match="1,100 dimensions, folded onto 1,024, need sums of 0.017 GB"):
         folded_points(0.001)
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..geometry.halves import Halves, cloud_of, keys_of, measures_of, no_halves, scaled, take_in
+from ..geometry.halves import Halves, cloud_of, keys_of, measures_of, scaled
 from ..geometry.second_moments import Jackknifed
 from ..geometry.sums import parts_of
 
@@ -38,17 +38,19 @@ def halves_of(
     x:Tensor, # (n, d) one vector a text
 )->Halves:
     "Vectors, as what a stream keeps of them."
-    return take_in(no_halves(x.device), x, torch.arange(len(x), device=x.device), keys_of(np.arange(len(x))))
+    halves = Halves()
+    halves.add(x, torch.arange(len(x), device=x.device), keys_of(np.arange(len(x))))
+    return halves
 
 
 def _total(halves:Halves)->Jackknifed:
     "1 - ‖μ‖²/E‖x‖², and its error by influence."
     cloud = cloud_of(halves)
     sums = parts_of(cloud.total)
-    spread = sums.scatter.trace()/sums.count
+    spread = cloud.place.spread.sum()/sums.count
     if not spread > 0:
         return Jackknifed(spread, spread)    # also where all vectors are zero
-    square = spread + sums.mean.square().sum()
+    square = spread + cloud.place.mean.square().sum()
     each = (cloud.points - sums.mean).square().sum(1) - spread/square*cloud.points.square().sum(1)
     phi = each.new_zeros(len(cloud.keys)).index_add(0, cloud.sentences, each/square)
     error = scaled(phi[:, None], cloud.lengths, int(sums.count)).square().sum().sqrt()

@@ -24,8 +24,7 @@ from ..base.checks import check_number
 from ..base.covariance import check_covariance, check_zeta, shrink
 from ..base.points import as_points, from_numpy, has_float64
 from ..base.states import TOKENS, check_tokens, token_mask
-from .halves import (Halves, Estimates, joined_halves, keys_of, measures_of, no_halves, over_processes,
-                                      take_in, total_of)
+from .halves import Estimates, Halves, folded_to, keys_of, measures_of
 from .measures import check_outliers
 from .scores import isoscore_from_cov, isoscore_star
 from .sums import covariance_of, inverse_norms, norms_of
@@ -129,10 +128,13 @@ def read_batch(
     return Batch(points, index, sentence_keys(sentences, list(map(int, lengths)), before), inverse, len(lengths))
 
 # %% ../../nbs/geometry/07_streaming.ipynb #137e2e02
+_states = "origin", "sums", "lines", "points", "keys", "places"    # of `Halves`, as states
+
 class StreamingMetric(Metric):
     "A metric of points that merges with others, over processes too; what the metrics of this page share."
     is_differentiable, full_state_update = False, False
     higher_is_better = None    # whether more isotropy is better is a question, not a property of the measure
+    onto = math.inf            # coordinates that are enough where sums of all need too much memory
 
     def __init__(self,
         d:int|None=None,     # dimensions; None to take them from the first update
@@ -145,16 +147,27 @@ class StreamingMetric(Metric):
         self.dimensions = None if d is None else check_number("d", d, "[2, inf)", whole=True)
         self.tokens, self.causal = check_tokens(tokens), bool(causal)
         self.memory = allowed_memory(memory, 1/3)    # computing takes as much twice more
-        for name, state in no_halves()._asdict().items():
-            self.add_state(name, state, persistent=True)
+        for name in _states:
+            self.add_state(name, getattr(Halves(), name), persistent=True)
         self.add_state("numbered", torch.tensor(0), persistent=True)    # sentences that came without a number
         # without it, a collection would take metrics of other tokens for one as long as nothing is padding
         self.add_state("choice", torch.tensor(2*TOKENS.index(tokens) + self.causal), dist_reduce_fx="max")
 
+    def halves_in(self, state:Mapping[str,Tensor])->Halves: # of this metric or one like it
+        "What a state says was seen."
+        halves = Halves(self.memory, onto=self.onto, device=state["sums"].device)
+        for name in _states:    # one made in inference mode stays in it
+            part = state[name].cpu() if name in ("keys", "places") else state[name]
+            setattr(halves, name, part.clone() if part.is_inference() else part)
+        return halves
+
     @property
-    def halves(self)->Halves: return Halves(self.sums, self.points, self.keys.cpu())
+    def halves(self)->Halves: return self.halves_in(self.metric_state)
     @halves.setter
-    def halves(self, halves:Halves)->None: self.sums, self.points, self.keys = halves
+    def halves(self, halves:Halves)->None:
+        for name in _states:
+            setattr(self, name, getattr(halves, name))
+
     @property
     def count(self)->int: return self.halves.count
     @property
@@ -168,14 +181,15 @@ class StreamingMetric(Metric):
         sentences:Any=None,    # (n,) or (B,) whole numbers from 0, equal for rows of one sentence; None: each is one
     )->None:
         "Take in a batch."
-        with torch.inference_mode(False), torch.no_grad():    # a state made in inference mode stays in it
+        with torch.inference_mode(False), torch.no_grad():
             before = int(self.numbered)
             batch = read_batch(x, mask, self.tokens, self.causal, sentences, before)
             known = self.d or self.dimensions
             if known not in (None, 0, d := batch.points.shape[1]):
                 raise ValueError(f"`x` has {d} dimensions, and the metric has seen points of {known}")
-            own = self.halves._replace(sums=self.sums.clone()) if self.sums.is_inference() else self.halves
-            self.halves = take_in(own, batch.points, batch.index, batch.keys, batch.inverse, self.memory)
+            own = self.halves
+            own.add(batch.points, batch.index, batch.keys, batch.inverse)
+            self.halves = own
             if sentences is None:
                 self.numbered = torch.tensor(before + batch.rows)
 
@@ -185,10 +199,16 @@ class StreamingMetric(Metric):
         batch.reset()
         batch._to_sync, batch.numbered = self.dist_sync_on_step, self.numbered
         batch.update(*args, **kwargs)
-        self.halves, self.numbered = joined_halves(self.halves, batch.halves, self.memory), batch.numbered
-        self._computed = None
+        self._join(batch.halves)
+        self.numbered = batch.numbered
         self._forward_cache = batch.compute()
         return self._forward_cache
+
+    def _join(self, other:Halves)->None:
+        "Take in what was seen elsewhere."
+        own = self.halves
+        own.join(other)
+        self.halves, self._computed = own, None
 
     def merge_state(self, incoming_state:"Metric|Mapping[str,Tensor]")->None:
         "Take in what another metric of this class, or its state, has seen."
@@ -200,17 +220,17 @@ class StreamingMetric(Metric):
             if theirs != own:
                 raise ValueError(f"`incoming_state` counts (tokens, causal) = {theirs}, and this metric {own}")
         state = incoming_state if isinstance(incoming_state, Mapping) else incoming_state.metric_state
-        others, theirs = Halves(state["sums"], state["points"], state["keys"]), int(state.get("numbered", 0))
+        others, theirs = self.halves_in(state), int(state.get("numbered", 0))
         if self.d and others.d not in (0, self.d):
             raise ValueError(f"`incoming_state` has {others.d} dimensions, and the metric has seen points of {self.d}")
         if self.numbered and theirs:
-            others = others._replace(keys=told_apart(others.keys, int(self.numbered)))
-        self.halves, self.numbered = joined_halves(self.halves, others, self.memory), self.numbered + theirs
-        self._computed = None
+            others.keys = told_apart(others.keys, int(self.numbered))
+        self._join(others)
+        self.numbered = self.numbered + theirs
 
     def covariance(self)->Tensor: # (d, d) float64
         "The sample covariance of all points of this process; an error for fewer than two, or if all are the same."
-        return covariance_of(total_of(self.halves))
+        return covariance_of(self.halves.total())
 
     def _apply(self, fn:Callable, *args, **kwargs)->"StreamingMetric":
         "Move to a device that has float64, and stay float64 when the model around is made half precision."
@@ -221,7 +241,9 @@ class StreamingMetric(Metric):
 
     def _load_from_state_dict(self, state_dict:Mapping[str,Tensor], prefix:str, *args, **kwargs)->None:
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-        self.halves = Halves(self.sums.clone().to(self.device), self.points.to(self.device), self.keys)
+        own = self.halves
+        own.sums, own.lines = own.sums.clone(), own.lines.clone()    # they are added to
+        self.halves = own.to(self.device)
         self._computed = None    # what torchmetrics keeps of the points that were there before
 
     def _reduce_states(self, incoming_state:Mapping[str,Tensor])->None:
@@ -232,8 +254,8 @@ class StreamingMetric(Metric):
         group = process_group or self.process_group
         own = self.halves
         if self.numbered:
-            own = own._replace(keys=told_apart(own.keys, torch.distributed.get_rank(group)))
-        self.halves = over_processes(own, group, self.memory)
+            own.keys = told_apart(own.keys, torch.distributed.get_rank(group))
+        self.halves = own.over_processes(group)
 
     @contextmanager
     def sync_context(self, *args, **kwargs)->Iterator[None]:
@@ -283,6 +305,8 @@ class IsoScoreMetric(StreamingMetric):
 # %% ../../nbs/geometry/07_streaming.ipynb #5d56a209
 class IsotropyMetrics(StreamingMetric):
     "Every measure of isotropy that needs no second pass, of all points seen."
+    onto = folded_to
+
     def __init__(self,
         d:int|None=None,               # dimensions; None to take them from the first update
         ks:Sequence[int]=(1, 5, 20),   # for which k to give EV_k, centred
@@ -290,7 +314,7 @@ class IsotropyMetrics(StreamingMetric):
         by:str="magnitude",            # what outliers are compared by: "magnitude", "mean" or "variance"
         tokens:str="real",             # which tokens of (B, T, d) states: "real", "cls" or "all"
         causal:bool=False,             # whether "cls" is the last real token of a sentence and not the first
-        memory:float|None=None,        # GB that the sums may take; None: a third of what this machine has
+        memory:float|None=None,        # GB that sums may take, else they are folded; None: a third of this machine's
         **options,                     # of `torchmetrics.Metric`
     ):
         super().__init__(d, tokens, causal, memory, **options)

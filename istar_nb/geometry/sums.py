@@ -4,17 +4,16 @@
 
 # %% auto #0
 __all__ = ['rows_at_once', 'Sums', 'parts_of', 'combine', 'add_sums_', 'norms_of', 'inverse_norms', 'add_points_', 'merged',
-           'merged_over_processes', 'covariance_of']
+           'covariance_of']
 
 # %% ../../nbs/geometry/05_sums.ipynb #79861832
 import math
 from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from ..base.covariance import merge_moments_, moments_over_processes, scatter
+from ..base.covariance import merge_moments_, scatter
 from ..base.points import magnitude, scalar_dtype, working_dtype
 
 # %% ../../nbs/geometry/05_sums.ipynb #edb2c606
@@ -112,21 +111,6 @@ def merged(parts:Tensor)->Tensor: # (W, K, d+2, d+1) of W sets of points in K gr
         for group, more in zip(total, part):
             add_sums_(group, more)
     return total
-
-# %% ../../nbs/geometry/05_sums.ipynb #c61fc1e0
-def merged_over_processes(
-    sums:Tensor,                         # (K, d+2, d+1) what this process has seen; d is the same on all of them
-    group:"dist.ProcessGroup|None"=None, # processes; None for all of them
-)->Tensor:                               # (K, d+2, d+1) what all have seen
-    "Merge the sums of all processes, each of which must call it."
-    sums = sums.clone()
-    own, others = parts_of(sums), sums[:, 1:, 0]    # zero vectors and directions
-    dist.all_reduce(rounding := own.rounding.clone(), dist.ReduceOp.MAX, group=group)
-    found = moments_over_processes(own.count, own.mean, own.scatter, others, group)
-    kept = own.rounding, own.count, own.mean, own.scatter, others
-    for part, value in zip(kept, (rounding, *found)):
-        part.copy_(value)
-    return sums
 
 # %% ../../nbs/geometry/05_sums.ipynb #90592147
 def covariance_of(

@@ -14,7 +14,7 @@ import torch
 from ..base.checks import check_number
 from ..base.programs import progress_bar, waiting
 from ..base.states import layer_count, layer_numbers
-from ..geometry.halves import Halves, keys_of, total_of
+from ..geometry.halves import Halves, keys_of
 from ..geometry.streaming import allowed_memory, points_of
 from ..geometry.sums import parts_of
 from .isotropy import Isotropy, text_tuples
@@ -32,7 +32,7 @@ def between_share(
     "The share of variance that lies between the means."
     if not (text.count and padding.count):
         return {}
-    a, b = (parts_of(total_of(part)) for part in (text, padding))
+    a, b = (parts_of(part.total()) for part in (text, padding))
     between = a.count*b.count/(a.count + b.count)*(a.mean - b.mean).square().sum()
     return finite(dict(between_share=(between/(between + a.scatter.trace() + b.scatter.trace())).item()))
 
@@ -48,9 +48,9 @@ def _summaries(found:dict[str,dict[int,Measurement]])->dict[str,dict[str,dict]]:
         measured[part] = {l: m.summary_or_reason() if m.count else dict(nothing) for l, m in every[part].items()}
     for l, text in every["text"].items():
         padding = every["padding"].get(l)
-        if padding is None or any(m.total.folded and not m.total.whole for m in (text, padding)):
+        if padding is None or any(m.halves.folded for m in (text, padding)):
             continue
-        measured["text and padding"][l] |= between_share(text.total.halves(), padding.total.halves())
+        measured["text and padding"][l] |= between_share(text.halves, padding.halves)
     return measured
 
 # %% ../../nbs/report/11_audit.ipynb #ad17000d
@@ -92,8 +92,8 @@ def _read(encoder, texts:list, layers:object, batch_size:int, max_length:int, se
         read, positions = read + len(mask), positions + mask.numel()
     bar.close()
     for l, m in both.items():
-        m.total.join(text[l].total)
-        m.total.join(padding[l].total)
+        m.halves.join(text[l].halves)
+        m.halves.join(padding[l].halves)
     return found, positions
 
 # %% ../../nbs/report/11_audit.ipynb #ad17000f

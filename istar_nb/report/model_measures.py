@@ -36,7 +36,7 @@ from ..base.programs import forks, from_first, place_of_process, progress_bar, s
 from ..training.records import finite
 from ..base.states import HiddenStates, choose_layers, layer_count, layer_numbers, token_mask
 from ..geometry.scores import isoscore_from_cov
-from ..geometry.halves import Estimates, Total, keys_of, measures_of, total_of
+from ..geometry.halves import Estimates, Halves, keys_of, measures_of
 from ..geometry.streaming import allowed_memory, read_batch
 from ..geometry.sums import covariance_of
 from ..geometry.unbiased import sentence_numbers
@@ -68,16 +68,17 @@ class Measurement:
         sample:int=2000,         # points kept; the intrinsic dimension is of the first 2,000
         of:str="whole texts",    # what the standard errors come from
         memory:float|None=None,  # GB that the sums may take; None: a third of what this machine has
-        origin:Tensor|None=None, # (d,) that the sums are taken about, see `Total`
+        origin:Tensor|None=None, # (d,) that the sums are taken about; None for 0
     ):
         self.one_each = tokens not in ("real", "all")    # one point a text, which `as_texts` makes
         self.tokens = "real" if self.one_each else tokens
-        self.total, self.sample, self.of = Total(allowed_memory(memory, 1/3), origin), Sample(sample), of
+        origin = torch.zeros(1) if origin is None else origin    # the same for all parts
+        self.halves, self.sample, self.of = Halves(allowed_memory(memory, 1/3), origin), Sample(sample), of
         self.read = 0    # rows that came without a number
         self.left_out: list[int] = []    # numbers of texts whose states are not finite
 
     @property
-    def count(self)->int: return self.total.count
+    def count(self)->int: return self.halves.count
 
     @torch.no_grad()
     def update(self, x:Tensor, mask:Tensor|None=None, sentences:np.ndarray|None=None, unit:int|None=None)->None:
@@ -85,7 +86,7 @@ class Measurement:
         In whatever order units come, the digits are the same; None numbers them as they come."""
         batch = read_batch(x, mask, self.tokens, False, sentences, self.read if unit is None else unit)
         unit = self.read if unit is None else unit
-        self.total.add(unit, batch.points, batch.index, batch.keys, batch.inverse)
+        self.halves.add(batch.points, batch.index, batch.keys, batch.inverse, unit)
         own = x.ndim == 2 and (self.one_each or sentences is None)    # each point has a number of its own
         keys = batch.keys if own else keys_of((unit << 24) + np.arange(len(batch.index)))
         self.sample.update(batch.points, batch.index, keys)
@@ -93,7 +94,7 @@ class Measurement:
 
     def join(self, other:"Measurement")->"Measurement": # itself
         "Take in what another one has seen."
-        self.total.join(other.total)
+        self.halves.join(other.halves)
         if other.sample.points is not None:
             self.sample.keep(other.sample.keys, other.sample.points)
         self.left_out = sorted(self.left_out + other.left_out)
@@ -101,7 +102,7 @@ class Measurement:
 
     def measures(self)->Estimates:
         "Every measure, with its error and the influence of every text of the sample."
-        return measures_of(self.total)
+        return measures_of(self.halves)
 
     def summary(self,
         known:Estimates|None=None, # where they have been computed
@@ -114,12 +115,12 @@ class Measurement:
         values = {k: v.tolist() for k, v in values.items()} | dict(outliers=values["outliers"].nonzero()[:, 0].tolist())
         values |= {f"{k}_se": v.item() for k, v in errors.items()}
         count = f"{len(keys):,} {self.of}"
-        sample = f"all {count}" if self.total.whole else f"{count}, drawn at random"
+        sample = f"all {count}" if self.halves.whole else f"{count}, drawn at random"
         return finite(values) | dict(sample=sample) | self.gap()
 
     def gap(self)->dict: # "left_out" and "folded", where there is something to say
         "The texts that were left out, and what wide points are folded onto."
-        folded = dict(folded=self.total.r) if self.total.folded and not self.total.whole else {}
+        folded = dict(folded=self.halves.r) if self.halves.folded else {}
         return folded | (dict(left_out=self.left_out) if self.left_out else {})
 
     def summary_or_reason(self)->dict: # of `summary`; "count" and "reason" alone where the points have no measures
@@ -131,7 +132,7 @@ class Measurement:
 
     def covariance(self)->Tensor: # (d, d) float64
         "The sample covariance of all points; an error for fewer than two, or if all are the same."
-        return covariance_of(total_of(self.total.halves()))
+        return covariance_of(self.halves.total())
 
 
 # %% ../../nbs/report/02_model_measures.ipynb #f05d2360
@@ -206,11 +207,11 @@ def with_union(
 )->dict[str,Measurement]:        # "0", "1", … and, where at least two layers have as many dimensions, "pooled"
     "Layers by name, and the union of layers 1 to L from their sums."
     named, parts = {str(l): m for l, m in found.items()}, [m for l, m in found.items() if l > 0 and m.count]
-    if len(parts) < 2 or len({m.total.d for m in parts}) > 1:
+    if len(parts) < 2 or len({m.halves.d for m in parts}) > 1:
         return named
-    pooled = Measurement(parts[0].tokens, memory=parts[0].total.memory)
+    pooled = Measurement(parts[0].tokens, memory=parts[0].halves.memory)
     for m in parts:
-        pooled.total.join(m.total)
+        pooled.halves.join(m.halves)
     samples = [m.sample.points.tensor_split(len(parts)) for m in parts]    # of the same tokens: one layer of each
     pooled.sample.points = torch.cat([part[i] for i, part in enumerate(samples)])
     return named | dict(pooled=pooled)
@@ -388,7 +389,7 @@ def _take_in_texts(
             yield from islice(pool_batches(chunk, numbering, batch_tokens, max_length), share, None, shares)
     found = read_layers(encoder.model, batches(), **options)
     for m in found.values():
-        m.total.to("cpu")
+        m.halves.to("cpu")
     return found
 
 # %% ../../nbs/report/02_model_measures.ipynb #e7b1f541
@@ -470,7 +471,7 @@ def _take_in_rows(tasks:Iterator[tuple], rank:int, name:str, options:dict)->Meas
             wrong = (~part.double().norm(dim=1).isfinite()).nonzero()
             where = f": row {start + int(wrong[0])}, counted from 0" if len(wrong) else ""
             raise ValueError(str(e).replace("`x`", f"`{name}`") + where) from e
-    m.total.to("cpu")
+    m.halves.to("cpu")
     return m
 
 

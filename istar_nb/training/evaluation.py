@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from ..base.covariance import Moments, shrink
 from ..geometry.dimension import two_nn
 from ..text.encoders import forward_with_states
-from ..geometry.halves import cloud_of, keys_of, no_halves, over_processes, take_in, unbiased_of
+from ..geometry.halves import Halves, cloud_of, keys_of, unbiased_of
 from ..geometry.measures import spectrum, sv_anisotropy
 from ..base.modes import evaluating
-from ..base.points import check_finite, has_float64, host_numbers, peak, scalar_dtype
+from ..base.points import check_finite, host_numbers, peak, scalar_dtype
 from ..base.processes import all_processes
 from ..base.programs import progress_bar
 from ..penalties.regularizers import pooled_isoscore
@@ -82,7 +82,7 @@ class LayerMoments:
     def __init__(self,
         sentences:int, # how many there are, over all processes
     ):
-        self.sentences, self.layers, self.union = sentences, [], no_halves()
+        self.sentences, self.layers, self.union = sentences, [], Halves()
 
     def add(self,
         states:HiddenStates,     # of a batch
@@ -99,21 +99,19 @@ class LayerMoments:
             check_finite(sum(host_numbers(*map(peak, clouds))), "states")
             return
         points = torch.cat(clouds[1:])
-        index, device = torch.arange(len(points), device=points.device), points.device
+        index = torch.arange(len(points), device=points.device)
         norms, extremes = norms_of(points, index)
         low, high, *peaks = host_numbers(*extremes, *map(peak, clouds))
         check_finite(sum(peaks), "states")
         lengths = (states.mask != 0).sum(1).cpu()
         keys = keys_of(np.array(sentences)).repeat_interleave(lengths).repeat(len(clouds) - 1)
-        if not self.union.d:
-            self.union = no_halves(device if has_float64(device) else "cpu")
-        self.union = take_in(self.union, points, index, keys, inverse_norms(points, index, norms, low, high))
+        self.union.add(points, index, keys, inverse_norms(points, index, norms, low, high))
 
     def all_reduce(self)->None:
         "Take in what the other processes have seen; each of them must have seen a batch."
         for m in self.layers:
             m.all_reduce()
-        self.union = over_processes(self.union)
+        self.union = self.union.over_processes()
 
     def scores(self)->dict:
         "IsoScore of layers 1 to L together, also unbiased, and of every layer; numbers of tokens and sentences."
