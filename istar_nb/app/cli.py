@@ -223,8 +223,6 @@ def judge_command(
     value: str = "score",            # column to compare with the baseline
     margin: float | None = None,     # difference from the baseline that would not matter
     covariates: tuple[str, ...] = (), # columns whose means to show beside, such as isoscore
-    rows: bool = False,              # also intervals over seeds and validation rows, of a store
-    data_dir: str | None = None,     # folder with the tasks' files, for --rows; default: the variable ISTAR_DATA
     export: tuple[Path, ...] = (),   # files to write: .md, .tex, .csv, or a figure as .png, .svg or .pdf
 )->None:
     """Is one arm better than another? Tests of what was declared over paired seeds, and intervals for everything else.
@@ -242,7 +240,7 @@ def judge_command(
         check_place("--export", local_path(path).parent)
     from istar_nb.report.judging import is_table, judge, save_judgement
     check_file("--runs", runs) if is_table(runs) else check_store("--runs", runs)
-    found = judge(runs, baseline, contrasts, value, margin, covariates, rows, data_dir)
+    found = judge(runs, baseline, contrasts, value, margin, covariates)
     found.show()
     for path in export:
         save_judgement(found, path)

@@ -10,11 +10,23 @@ import numpy as np
 
 from istar_nb.study.control_claims import (comparison_name, dose_run_grids, early_run_grids, padding_run_grids,
                                              sentence_comparisons)
-from istar_nb.report.judging import row_metrics
 from istar_nb.study.evidence import opened
 from istar_nb.report.statistics import crossed_interval
 from istar_nb.text.tasks import TASKS, load_task
 from istar_nb.training.records import answers_of
+
+
+def correlation(given, right):
+    "Pearson's correlation, 0 where all answers are the same; of two vectors of zeros and ones this is Matthews'."
+    a, b = given - given.mean(), right - right.mean()
+    scale = np.sqrt((a@a)*(b@b))
+    return a@b/scale if scale > 0 else 0.
+
+
+def accuracy(given, right): return (given == right).mean()
+
+
+row_metrics = dict(accuracy=accuracy, matthews=correlation, pearson=correlation)
 
 
 def compute(data):

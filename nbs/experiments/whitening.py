@@ -22,12 +22,12 @@ from istar_nb.base.programs import progress_bar
 from istar_nb.embeddings.quality import recalls
 from istar_nb.embeddings.reading import sentence_vectors
 from istar_nb.embeddings.variants import variants
-from istar_nb.report.judging import accuracy, correlation
 from istar_nb.report.statistics import crossed_interval, holm, sign_flip_test, spearman
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]/"benchmarks"))
+from crossed import accuracy, correlation
 from harness import store
 
 strengths, size, raw = [10.**k for k in range(-4, 5)], 600, "as they are"
