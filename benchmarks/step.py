@@ -15,11 +15,9 @@ from transformers import BertConfig, BertForSequenceClassification
 
 
 def penalties():
-    "The penalties by label; with \"medium\" their own products may round their factors."
+    "The penalties by label."
     return {"I-STAR, ζ = 0.2": inb.IStar(zeta=0.2), "I-STAR, ζ = 0": inb.IStar(zeta=0.),
-            "unbiased I-STAR": inb.UnbiasedIStar(), "CosReg": inb.CosReg(),
-            "I-STAR, ζ = 0.2, medium": inb.IStar(zeta=0.2, precision="medium"),
-            "unbiased I-STAR, medium": inb.UnbiasedIStar(precision="medium")}
+            "unbiased I-STAR": inb.UnbiasedIStar(), "CosReg": inb.CosReg()}
 
 
 class Step:

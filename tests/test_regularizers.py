@@ -9,15 +9,14 @@ from torch.nn.parallel import DistributedDataParallel
 from istar_nb.penalties.baselines import (GOR, CosReg, FroSSL, KoLeo, RelativeStrength, SIGReg, Uniformity,
                                           VICRegCovariance)
 from istar_nb.base.covariance import covariance
-from istar_nb.geometry.dimension import two_nn
 from istar_nb.text.encoders import hidden_states, load_encoder
-from istar_nb.base.modes import check_precision, format_of, product_format, products_in
+from istar_nb.base.modes import product_format, products_in
 from istar_nb.penalties.regularizers import IStar, UnbiasedIStar, batch_zeta
 from istar_nb.geometry.scores import isoscore, isoscore_star, isoscore_unbiased, reference_of
 from istar_nb.geometry.unbiased import optimal_zeta
 from istar_nb.base.states import HiddenStates
 from istar_nb.base.testing import Work, factors
-from istar_nb.penalties.topology import EntropyRegularizer, h0_bars
+from istar_nb.penalties.topology import EntropyRegularizer
 from simulated import Accelerator
 from processes import on_two
 
@@ -403,46 +402,40 @@ def activations():
     with torch.no_grad(): return hidden_states(model, dict(tokenizer(texts, padding=True, return_tensors="pt")))
 
 
-precise = {"istar": lambda states, p: IStar(0., precision=p),
-           "shrunk": lambda states, p: IStar(0.2, covariance(states.points(3)), precision=p),
-           "few points": lambda states, p: IStar(0.2, covariance(states.points(3)), layers=3, tokens="cls",
-                                                 precision=p),
-           "unbiased": lambda states, p: UnbiasedIStar(precision=p)}
+rounding = {"istar": lambda states: IStar(0.),
+            "shrunk": lambda states: IStar(0.2, covariance(states.points(3))),
+            "few points": lambda states: IStar(0.2, covariance(states.points(3)), layers=3, tokens="cls"),
+            "unbiased": lambda states: UnbiasedIStar()}
 
 
-@pytest.mark.parametrize("name", precise)
-def test_a_penalty_of_medium_precision_on_real_activations(name, activations):
-    before = product_format(torch.device("cpu"))
-    (value, gradients, _), rounded = value_and_gradients(activations, precise[name](activations, "highest")), Rounded()
-    with rounded: coarse, approximate, _ = value_and_gradients(activations, precise[name](activations, "medium"))
-    assert rounded.rounded > 1 and product_format(torch.device("cpu")) == before
-    value, gradient = (torch.cat([t.double().flatten() for t in tensors]) for tensors in ([1 - value], gradients))
-    assert abs((1 - coarse.double())/value - 1) < 2e-4
-    assert (torch.cat([t.double().flatten() for t in approximate]) - gradient).norm() < 1e-2*gradient.norm()
-    with Rounded() as off: value_and_gradients(activations, precise[name](activations, "highest"))
+@pytest.mark.parametrize("name", rounding)
+def test_a_backward_pass_rounds_as_its_forward_pass_did(name, activations):
+    cpu, penalty = torch.device("cpu"), rounding[name](activations)
+    value, gradients, _ = value_and_gradients(activations, penalty)
+    leaves = [layer.clone().requires_grad_() for layer in activations.layers]
+    with Rounded() as forward, products_in("bf16", cpu): coarse = penalty(HiddenStates(leaves, activations.mask))
+    with Rounded() as backward: coarse.backward()
+    assert forward.rounded and backward.rounded
+    approximate = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
+    assert abs((1 - coarse.double())/(1 - value.double()) - 1) < 2e-4
+    exact, found = (torch.cat([t.double().flatten() for t in each]) for each in (gradients, approximate))
+    assert (found - exact).norm() < 1e-2*exact.norm()
+    with Rounded() as off: value_and_gradients(activations, penalty)
     assert not off.rounded
 
 
-def test_neighbours_and_barcodes_are_those_of_full_precision_beside_a_penalty_of_medium_precision(activations):
-    x, penalty = activations.points(-1), UnbiasedIStar(precision="medium")
-    expected = two_nn(x), h0_bars(x)
-    with Rounded() as rounded: value_and_gradients(activations, penalty)
-    with Rounded() as after: found = two_nn(x), h0_bars(x)
-    assert rounded.rounded and not after.rounded and all(map(torch.equal, found, expected))
-
-
 def test_the_setting_of_products_is_put_back_after_an_error_too():
+    cpu = torch.device("cpu")
     bad = HiddenStates([torch.full((5, 3, 4), torch.nan).requires_grad_()]*2, torch.ones(5, 3))
     for outside in ("tf32", "none"):
         torch.backends.mkldnn.matmul.fp32_precision = outside
-        with pytest.raises(ValueError, match="finite"): IStar(0., precision="medium")(bad)
-        assert product_format(torch.device("cpu")) == outside
+        with pytest.raises(ValueError, match="finite"), products_in("bf16", cpu): IStar(0.)(bad)
+        assert product_format(cpu) == outside
 
 
-def test_a_pytorch_without_the_setting_refuses_medium_precision(monkeypatch):
+def test_a_pytorch_without_the_setting_computes_as_it_does(monkeypatch):
     monkeypatch.delattr(type(torch.backends.mkldnn), "matmul")
-    with pytest.raises(ValueError, match="needs PyTorch 2.9"): check_precision("medium")
-    with products_in(format_of("highest", torch.device("cpu")), torch.device("cpu")): IStar(0.)(cloud())
+    value_and_gradients(cloud(), IStar(0.))
     with products_in("bf16", torch.device("cpu")): assert product_format(torch.device("cpu")) is None
 
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['available_accelerators', 'accelerators', 'joinable_accelerators', 'random_state', 'set_random_state',
            'same_random_state', 'same_buffers', 'evaluating', 'product_format', 'matmul_formats', 'products_in',
-           'check_precision', 'format_of', 'emulates_bf16']
+           'emulates_bf16']
 
 # %% ../../nbs/base/09_modes.ipynb #6bb37af8
 import random
@@ -109,13 +109,11 @@ def product_format(
     return getattr(_products_of(device), "fp32_precision", None)
 
 # %% ../../nbs/base/09_modes.ipynb #dcaea084
-_fewer_digits = dict(cpu="bf16", cuda="tf32")    # what "medium" lets the factors of float32 products be rounded to
-
 def matmul_formats(
     device:torch.device, # where products are computed
 )->list[str]:            # such as "ieee" or "tf32"; of several backends where it is not known which one computes
     "The formats to which PyTorch may round the factors of float32 products, in every version."
-    kinds = [device.type] if device.type in _fewer_digits else list(_fewer_digits)
+    kinds = [device.type] if device.type in ("cpu", "cuda") else ["cpu", "cuda"]
     formats = [product_format(torch.device(kind)) for kind in kinds]
     return [torch.get_float32_matmul_precision()] if None in formats else formats
 
@@ -137,29 +135,6 @@ def products_in(
         owner.fp32_precision = "none"    # follows the general setting again, where that is what it did
         if owner.fp32_precision != before:
             owner.fp32_precision = before
-
-# %% ../../nbs/base/09_modes.ipynb #43132abf
-def check_precision(
-    precision:str, # value to check
-)->str:            # the value, if valid
-    "`precision`, or an error if it is none or this PyTorch cannot have it."
-    if precision not in ("highest", "medium"):
-        raise ValueError(f"`precision` must be 'highest' or 'medium', not {precision!r}")
-    if precision == "medium" and product_format(torch.device("cpu")) is None:
-        raise ValueError(f"`precision` 'medium' needs PyTorch 2.9 or later, and this is {torch.__version__}")
-    return precision
-
-# %% ../../nbs/base/09_modes.ipynb #0789383a
-def format_of(
-    precision:str,       # "highest": as the process is set; "medium": bfloat16 on a CPU, TF32 on CUDA
-    device:torch.device, # where products are computed
-)->str|None:             # for `products_in`
-    "What a precision means on a device."
-    if precision == "highest":
-        return None
-    if device.type not in _fewer_digits:
-        raise ValueError(f"`precision` 'medium' is not available on device '{device.type}'")
-    return _fewer_digits[device.type]
 
 # %% ../../nbs/base/09_modes.ipynb #915f9860
 def emulates_bf16(

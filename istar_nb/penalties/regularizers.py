@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ..geometry.batch_scores import PooledUnbiasedScore, check_sentences, sentence_totals
 from ..base.checks import check_number
 from ..base.covariance import Moments, check_covariance, check_zeta
-from ..base.modes import check_precision, format_of, products_in, same_buffers, same_random_state
+from ..base.modes import same_buffers, same_random_state
 from ..base.points import working_dtype
 from ..base.processes import check_scope, process_count, processes_of
 from ..geometry.scores import (GramIsoScore, PooledIsoScore, Reference, TooFew, check_facts, few_points,
@@ -282,18 +282,16 @@ class ScorePenalty(Regularizer):
         tokens:str="real",                      # "real", "cls", or "all" to count padding
         scope:str="global",                     # "global": the batch of all processes; "local": each its own
         target:float|None=None,                 # score in (0, 1) to pull toward, (ln ι - ln target)²; None for 1 - ι
-        precision:str="highest",                # "medium": its own products may round factors, to bfloat16 or TF32
     ):
         super().__init__()
         self.layers, self.tokens = layer_numbers(layers), check_tokens(tokens)
-        self.scope, self.precision = check_scope(scope), check_precision(precision)
+        self.scope = check_scope(scope)
         self.target = None if target is None else check_number("target", target, "(0, 1)")
 
     def forward(self, states:HiddenStates, labels:Tensor|None=None)->Tensor: # () float32 (float64 for float64 states)
         "1 - ι or its distance to the target."
         check_states(states)
-        with products_in(format_of(self.precision, states.device), states.device):
-            return self.unless_too_few(states, lambda: score_penalty(self.score(states), self.target))
+        return self.unless_too_few(states, lambda: score_penalty(self.score(states), self.target))
 
 # %% ../../nbs/penalties/00_regularizers.ipynb #55ca48b4
 @torch.no_grad()
@@ -328,9 +326,8 @@ class IStar(ScorePenalty):
         scope:str="global",                     # "global": the batch of all processes; "local": each its own
         reference_points:int=250_000,           # points behind Σ_S, over all processes
         target:float|None=None,                 # score in (0, 1) to pull toward, (ln ι - ln target)²; None for 1 - ι
-        precision:str="highest",                # "medium": its own products may round factors, to bfloat16 or TF32
     ):
-        super().__init__(layers, tokens, scope, target, precision)
+        super().__init__(layers, tokens, scope, target)
         self.zeta = zeta if isinstance(zeta, str) and zeta == "auto" else check_zeta(zeta)
         self.reference_points = check_number("reference_points", reference_points, "[2, inf)", whole=True)
         known = None if cov_ref is None else check_covariance(cov_ref, name="cov_ref").detach()

@@ -112,7 +112,7 @@ def parameters_of(
 
 # %% ../../nbs/training/02_runs.ipynb #9b4a97d6
 # what a run says of every penalty, or what no run sets
-_given = ("layers", "layer", "tokens", "target", "by_class", "precision", "bias_correction")
+_given = ("layers", "layer", "tokens", "target", "by_class", "bias_correction")
 
 @dataclass(frozen=True)
 class Method:
