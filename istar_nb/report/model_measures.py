@@ -27,14 +27,14 @@ from ..base.checks import check_number
 from ..base.covariance import check_zeta, shrink
 from ..geometry.dimension import two_nn_with_error
 from ..text.features import Numbering, pool_batches, text_pools
-from ..text.encoders import Encoder, LayerReader, fit_tokenizer, load_encoder, padding_matters, text_part
+from ..text.encoders import Encoder, fit_tokenizer, hidden_states, load_encoder, padding_matters, text_part
 from ..base.files import local_path
 from ..base.matrices import matrix_units
 from ..base.modes import evaluating
 from ..base.points import as_points, working_dtype
 from ..base.programs import forks, from_first, place_of_process, progress_bar, share_out, waiting
 from ..training.records import finite
-from ..base.states import HiddenStates, choose_layers, layer_count, layer_numbers, token_mask
+from ..base.states import HiddenStates, choose_layers, configs_of, layer_count, layer_numbers, token_mask
 from ..geometry.scores import isoscore_from_cov
 from ..geometry.halves import Estimates, Halves, keys_of, measures_of
 from ..geometry.streaming import allowed_memory, read_batch
@@ -222,11 +222,15 @@ def model_inputs(
     batches:Iterable[dict],  # that it is to read
     bar:tqdm|None=None,      # counts the texts of a batch when the next one is asked for
 )->Iterator[tuple[Tensor,dict]]: # (B,) numbers of the texts, -1 where they are not known; what the model takes
-    "Batches on a model's device, with a warning if the model mixes texts with their padding."
-    device, mixed = next(model.parameters()).device, None
+    """Batches on a model's device; an error for a token that it does not have, such as Gemma 3's for an image, and a
+    warning if it mixes texts with their padding."""
+    device, mixed, words = next(model.parameters()).device, None, getattr(configs_of(model)[0], "vocab_size", None)
     with evaluating(model):
         for batch in batches:
             numbers = batch.pop("text_numbers", torch.full((len(batch["input_ids"]),), -1))
+            if words and len(wrong := (batch["input_ids"] >= words).any(1).nonzero()):
+                raise ValueError(f"`texts`: number {int(numbers[wrong[0]])} (counted from 0) holds the name of a "
+                                 "special token for which the model has no embedding")
             inputs = {k: v.to(device) for k, v in batch.items()}
             if mixed is None and not batch["attention_mask"].all():
                 mixed = padding_matters(model, inputs)
@@ -253,16 +257,15 @@ def read_layers(
     if tokens not in READINGS:
         raise ValueError(f"`tokens` must be one of {READINGS}, not {tokens!r}")
     found, memory, kept = {}, allowed_memory(memory, 1/2), layer_numbers(layers)
-    read = LayerReader(model, kept)
     for numbers, inputs in model_inputs(model, batches, bar):
-        def take(l, states):
-            share = memory/(len(states.choose(kept)) + 3)    # the others are for their union, and copies
-            if l not in found:
-                found[l] = Measurement(tokens, memory=share)
+        states = hidden_states(model, inputs)
+        chosen = states.choose(kept)
+        for l in chosen:
+            if l not in found:    # the other shares are for their union, and copies
+                found[l] = Measurement(tokens, memory=memory/(len(chosen) + 3))
             good = take_in_layer(found[l], states, l, tokens, numbers)
             if also is not None:
                 also(l, states, numbers, good)
-        read(inputs, take)
         # glibc would keep the holes that batches of many shapes leave, and a long measurement grow until it is killed
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)

@@ -6,16 +6,17 @@
 __all__ = ['minilm_package', 'mpnet_parts', 'mpnet_files', 'PACKAGED', 'tiny_shapes', 'ALIASES', 'special', 'Head',
            'minilm_folder', 'join_parts', 'mpnet_folder', 'wordpiece', 'tiny_tokenizer', 'Encoder', 'pretrained_folder',
            'without_revision', 'local_source', 'weights_folder', 'quiet', 'text_part', 'load_pretrained',
-           'fit_tokenizer', 'load_encoder', 'forward_with_states', 'hidden_states', 'LayerReader', 'padding_matters']
+           'fit_tokenizer', 'load_encoder', 'forward_with_states', 'hidden_states', 'padding_matters']
 
 # %% ../../nbs/text/06_encoders.ipynb #605e8069
+import inspect
 import json
 import os
 import re
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -31,7 +32,7 @@ from torch import Tensor, nn
 
 from ..base.checks import near
 from ..base.files import files_sha256, local_path
-from ..base.states import HiddenStates, configs_of, layer_count, stands_for_text
+from ..base.states import HiddenStates, layer_count, stands_for_text
 from ..penalties.isolayer import ClsModel
 from .tasks import Task, load_task
 
@@ -417,8 +418,10 @@ def forward_with_states(
     config = getattr(model, "module", model).config
     named = {} if getattr(config, "return_dict", True) else dict(return_dict=True)    # and not a tuple
     out = model(**batch, **named, output_hidden_states=True)
-    states = out.hidden_states if "hidden_states" in out else None
-    count, layers_of_text = 0 if states is None else len(states), layer_count(model)
+    states, places = out.get("hidden_states") or (), batch["attention_mask"].shape[1]
+    if states and states[0].shape[1] > places:    # BigBird pads a batch further
+        states = tuple(x[:, :places] for x in states)
+    count, layers_of_text = len(states), layer_count(model)
     if layers_of_text is None:
         raise ValueError("`model` does not say in its configuration how many layers it has")
     if count != layers_of_text+1:
@@ -442,101 +445,16 @@ def _from_front(x:Tensor|None, back:Tensor|None)->Tensor|None:
     return x if x is None or back is None else x.gather(1, back.to(x.device)[..., None].expand_as(x))
 
 
-@contextmanager
-def _without_cache(model:nn.Module)->Iterator[None]:
-    "A decoder keeps no keys and values of its layers, which only generating needs."
-    configs = {id(c): c for c in configs_of(model) if getattr(c, "use_cache", None)}.values()
-    for config in configs:
-        config.use_cache = False
-    try:
-        yield
-    finally:
-        for config in configs:
-            config.use_cache = True
-
-
 def hidden_states(
     model:nn.Module,        # a Hugging Face model
     batch:dict,             # `input_ids` and `attention_mask` (B, T), padded on any side, and what else the model takes
 )->HiddenStates:            # L+1 layers of (B, T, d), in the order of the batch
     "The states of the layers for one batch; padding before a text does not move its tokens to later positions."
     moved, back = _to_front(batch)
-    with _without_cache(model):
-        states = forward_with_states(model, moved)[1]
+    if "use_cache" in inspect.signature(model.forward).parameters:
+        moved = moved | dict(use_cache=False)    # a decoder's keys and values, which only generating needs
+    states = forward_with_states(model, moved)[1]
     return replace(states, layers=[_from_front(x, back) for x in states.layers], mask=batch["attention_mask"])
-
-# %% ../../nbs/text/06_encoders.ipynb #c5f4bb0f
-@contextmanager
-def _watched(modules:Iterable[nn.Module], see:Callable[[tuple,Tensor],None])->Iterator[None]:
-    "Have what modules return seen, with the module and the number of its call."
-    calls = Counter()
-    def hook(module, _, output):
-        x, call = output[0] if isinstance(output, (tuple, list)) else output, (module, calls[module])
-        calls[module] += 1
-        if isinstance(x, Tensor):
-            see(call, x)
-    handles = [module.register_forward_hook(hook) for module in modules]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-class LayerReader:
-    "Hands over the states of a model's layers one by one, as they are computed."
-    def __init__(self,
-        model:nn.Module,        # a Hugging Face model in eval mode
-        layers:int|Iterable[int]|str|None="all", # to hand over; see `choose_layers`
-    ):
-        self.model, self.layers = model, layers
-        self.places: dict|None = None    # call -> its layer; empty where all are kept, None where that is not known
-
-    @torch.no_grad()
-    def __call__(self,
-        batch:dict,                              # as of `hidden_states`
-        take:Callable[[int,HiddenStates],None],  # called with a layer, and states among which it is
-    )->None:
-        "Read a batch."
-        if self.places is None:
-            self._find(batch)
-        if not self.places:
-            states = hidden_states(self.model, batch)
-            for l in states.choose(self.layers):
-                take(l, states)
-            return
-        (moved, back), mask = _to_front(batch), batch["attention_mask"]
-        causal, count = stands_for_text(self.out, moved, self.model), layer_count(self.model) + 1
-        def see(call, x):
-            if (l := self.places.get(call)) is not None:
-                states = _from_front(x[:, :mask.shape[1]], back)    # BigBird pads a batch further
-                take(l, HiddenStates([states if i == l else None for i in range(count)], mask, causal=causal))
-        with _watched({module for module, _ in self.places}, see), _without_cache(self.model):
-            self.model(**moved)
-
-    def _find(self, batch:dict)->None:
-        "Find out which calls return the states of the layers, from a few tokens of one text."
-        mask = batch["attention_mask"].bool()
-        row = int(mask.sum(1).argmax())
-        tokens, self.places = mask[row].nonzero()[:8, 0], {}
-        if any(hasattr(m, "_orig_mod") or getattr(m, "_compiled_call_impl", None) for m in self.model.modules()):
-            return
-        if len(tokens) < 2:
-            self.places = None
-            return
-        few = {name: x[row:row+1, tokens] if x.shape == mask.shape else x for name, x in batch.items()}
-        returned: dict = {}
-        with _watched(self.model.modules(), lambda call, x: returned.update({call: x.clone()})), \
-                _without_cache(self.model):
-            self.out, states = forward_with_states(self.model, few)
-        found: dict = {}
-        for l in states.choose(self.layers):
-            wanted = states.layers[l]
-            same = (call for call, x in returned.items() if call not in found and x.shape == wanted.shape
-                    and torch.equal(x, wanted))
-            found[next(same, None)] = l
-        if None not in found:
-            self.places = found
 
 # %% ../../nbs/text/06_encoders.ipynb #5e0a71c6
 @torch.no_grad()
