@@ -8,6 +8,7 @@ __all__ = ['most_listed', 'random_signs', 'check_columns', 'as_typed', 'rows_mea
            'seeds_needed', 'holm', 'spearman', 'spread']
 
 # %% ../../nbs/report/00_statistics.ipynb #5e503b11
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -251,11 +252,7 @@ def seeds_needed(
     check_number("most", most, "[3, inf)", whole=True)
     if effect == 0 or power(effect, sd, most) < wanted:
         return None
-    low, high = 2, most
-    while high - low > 1:
-        middle = (low + high)//2
-        low, high = (low, middle) if power(effect, sd, middle) >= wanted else (middle, high)
-    return high
+    return 3 + bisect_left(range(3, most), wanted, key=lambda n: power(effect, sd, n))
 
 # %% ../../nbs/report/00_statistics.ipynb #affe1d0e
 def holm(
