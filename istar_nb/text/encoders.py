@@ -28,7 +28,7 @@ from zipfile import BadZipFile, ZipFile
 
 import torch
 from safetensors import SafetensorError
-from torch import Tensor, nn
+from torch import nn
 
 from ..base.checks import near
 from ..base.files import files_sha256, local_path
@@ -430,31 +430,23 @@ def forward_with_states(
     return out, HiddenStates(states, batch["attention_mask"], causal=stands_for_text(out, batch, model))
 
 # %% ../../nbs/text/06_encoders.ipynb #c5f4bb0d
-def _to_front(batch:dict)->tuple[dict,Tensor|None]: # with texts that begin at its first place; (B, T) where tokens went
-    "A batch without padding before its texts; None where there was none."
-    if (mask := batch.get("attention_mask")) is None:
-        return batch, None
-    before, places = mask.bool().int().argmax(1, keepdim=True), torch.arange(mask.shape[1], device=mask.device)
-    if not before.any():
-        return batch, None
-    there, back = ((places + shift) % len(places) for shift in (before, -before))
-    return {name: x.gather(1, there) if x.shape == there.shape else x for name, x in batch.items()}, back
-
-
-def _from_front(x:Tensor|None, back:Tensor|None)->Tensor|None:
-    return x if x is None or back is None else x.gather(1, back.to(x.device)[..., None].expand_as(x))
-
-
 def hidden_states(
     model:nn.Module,        # a Hugging Face model
     batch:dict,             # `input_ids` and `attention_mask` (B, T), padded on any side, and what else the model takes
 )->HiddenStates:            # L+1 layers of (B, T, d), in the order of the batch
     "The states of the layers for one batch; padding before a text does not move its tokens to later positions."
-    moved, back = _to_front(batch)
+    mask, back = batch.get("attention_mask"), None
+    if mask is not None and (before := mask.bool().int().argmax(1, keepdim=True)).any():
+        places = torch.arange(mask.shape[1], device=mask.device)
+        there, back = ((places + shift) % len(places) for shift in (before, -before))
+        batch = {name: x.gather(1, there) if x.shape == there.shape else x for name, x in batch.items()}
     if "use_cache" in inspect.signature(model.forward).parameters:
-        moved = moved | dict(use_cache=False)    # a decoder's keys and values, which only generating needs
-    states = forward_with_states(model, moved)[1]
-    return replace(states, layers=[_from_front(x, back) for x in states.layers], mask=batch["attention_mask"])
+        batch = batch | dict(use_cache=False)    # a decoder's keys and values, which only generating needs
+    states = forward_with_states(model, batch)[1]
+    if back is None:
+        return states
+    layers = [x.gather(1, back.to(x.device)[..., None].expand_as(x)) for x in states.layers]
+    return replace(states, layers=layers, mask=mask)
 
 # %% ../../nbs/text/06_encoders.ipynb #5e0a71c6
 @torch.no_grad()
