@@ -23,7 +23,7 @@ from istar_nb.penalties.baselines import CosReg, RelativeStrength, Uniformity, V
 from istar_nb.base.covariance import Moments, covariance, participation_ratio, shrink
 from istar_nb.geometry.dimension import two_nn, two_nn_with_error
 from istar_nb.text.encoders import load_encoder
-from istar_nb.sweeps.executors import slots
+from istar_nb.sweeps.executors import Resources, divided
 from istar_nb.penalties.integrations import IsotropyTrainerMixin
 from istar_nb.penalties.isolayer import IsoBN, IsoLayer, JointLoss, isotropy_loss
 from istar_nb.geometry.measures import (effective_rank, explained_variance, mean_activation,
@@ -538,13 +538,13 @@ def test_launched_processes_use_the_accelerator(data, tmp_path):
 def test_workers_share_the_accelerators(kind, variable, monkeypatch):
     monkeypatch.setattr(getattr(torch, kind), "device_count", lambda: 2)
     monkeypatch.delenv(variable, raising=False)
-    assert [slot.device for slot in slots(3)] == [f"{variable}=0", f"{variable}=1", f"{variable}=0"] and len(slots()) == 2
+    assert divided(Resources(workers=3))[0] == [f"{variable}=0", f"{variable}=1", f"{variable}=0"] and len(divided(Resources())[0]) == 2
     monkeypatch.setenv(variable, "3,5")
-    assert [slot.device for slot in slots()] == [f"{variable}=3", f"{variable}=5"]
+    assert divided(Resources())[0] == [f"{variable}=3", f"{variable}=5"]
 
 
 def test_a_worker_has_what_accelerator_there_is():
-    with Accelerator(): assert [slot.device for slot in slots()] == [None]
+    with Accelerator(): assert divided(Resources())[0] == [None]
 
 
 def test_a_failed_run_gives_its_memory_back(data, tmp_path, monkeypatch):

@@ -313,7 +313,7 @@ def test_relative_names_are_looked_for_where_the_sweep_was_started(tmp_path, mon
         for config in configs:
             record = executors._on_machine(config, job, places)
             assert Path.cwd() == away
-            yield executors.Event("ended", config, record)
+            yield executors.Event(config, record)
         monkeypatch.chdir(home)
     monkeypatch.setitem(executors.executors, "ray", elsewhere)
     [record] = sweep(own, executor="ray", progress=False)
@@ -322,7 +322,7 @@ def test_relative_names_are_looked_for_where_the_sweep_was_started(tmp_path, mon
 
 
 @pytest.mark.parametrize("options, said", [
-    (dict(cpus_per_run=-1), "`cpus_per_run` must be"), (dict(gpus_per_run=float("nan")), "`gpus_per_run` must be"), (dict(restarts=-1), "`restarts` must be"),
+    (dict(threads=0), "`threads` must be"), (dict(gpus_per_run=float("nan")), "`gpus_per_run` must be"), (dict(restarts=-1), "`restarts` must be"),
     (dict(executor="slurm"), "`executor` must be one of 'local', 'processes', 'ray', not 'slurm'"),
     (dict(executor="local", gpus_per_run=1), "`gpus_per_run` is an option of executor 'ray', not of 'local'")])
 def test_resources_that_cannot_be_are_named(options, said, tmp_path):

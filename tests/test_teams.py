@@ -1,8 +1,10 @@
 "Sweeps whose runs are carried out by several processes each: killed and resumed, their devices, clusters."
 import os
+import queue
 import signal
 import sys
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from glob import glob
@@ -167,15 +169,18 @@ time.sleep(600)"""
             time.sleep(0.01)
         return [{path.read_text() for path in found if path.name.startswith(f"{seed}-")} for seed in seeds]
     configs = grid(dict(base=base, seeds=range(3), runs=[{}]))
-    events = in_processes(configs, Job(str(tmp_path/"runs")), Resources(processes_per_run=2, restarts=0))
-    assert [next(events).config.seed for _ in range(2)] == [0, 1]
+    events = queue.Queue()
+    def follow():
+        job, resources = Job(str(tmp_path/"runs")), Resources(processes_per_run=2, restarts=0)
+        for event in in_processes(configs, job, resources): events.put(event)
+    threading.Thread(target=follow, daemon=True).start()
     assert now([0, 1]) == [{"0,1"}, {"2,3"}]
     (seen/"end-0").touch()
-    dead = next(events)
-    assert dead.record.status == "failed" and "SIGKILL" in dead.record.error
-    assert (next(events).config.seed, now([1, 2])) == (2, [{"2,3"}, {"0,1"}]), "the devices of the dead run are free"
+    dead = events.get(timeout=300)
+    assert dead.config.seed == 0 and dead.record.status == "failed" and "SIGKILL" in dead.record.error
+    assert now([1, 2]) == [{"2,3"}, {"0,1"}], "the devices of the dead run are free"
     for seed in (1, 2): (seen/f"end-{seed}").touch()
-    assert sorted(event.config.seed for event in events) == [1, 2]
+    assert sorted(events.get(timeout=300).config.seed for _ in range(2)) == [1, 2]
     with pytest.raises(ValueError, match=f"`processes_per_run` is 5, and the accelerators are {NAME}:0, "):
         next(in_processes(configs, Job(str(tmp_path/"runs")), Resources(processes_per_run=5)))
 

@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import NewType, get_args, get_origin
 
 import istar_nb
-from .commands import (check_file, check_place, check_store, demo_command, from_file,
+from .commands import (check_file, check_store, demo_command, from_file,
                                    pretrain_command, say_collapsed, say_failures, sweep_command, train_command)
 from .measuring import compare_command, health_command, measure_command
 from ..base.checks import near
-from ..base.files import local_path, write_file
+from ..base.files import check_writable, local_path, write_file
 from ..base.programs import Lasting
 from ..text.frames import file_format
 from ..text.tasks import TASKS
@@ -153,7 +153,6 @@ def runs_command(
     against: str | None = None,
     # write a page to this folder that shows every run as a dot; it works without a network
     explore: Path | None = None,
-    json: str | None = None,      # print the whole record of the run with this id instead
     pack: bool = False,           # put all records into one file of the store, packed.parquet, instead
 )->None:
     """List the runs of a store, write them to a file, compare them with reruns, or explore them in a browser.
@@ -170,15 +169,10 @@ def runs_command(
         export = local_path(export)
         if export.suffix != ".csv":
             raise ValueError(f"--export must end in .csv, not {export.suffix!r}")
-        check_place("--export", export.parent)
+        check_writable(export.parent, "export")
     for option, store in (("--root", root), ("--against", against)):
         if store is not None:
             check_store(option, store)
-    if json is not None:
-        from istar_nb.training.records import record_json, record_texts
-        if (text := record_json(root, json)) is None:
-            raise ValueError(f"--json: {root} has no run {json}{near(json, [name for name, _ in record_texts(root)])}")
-        return print(text, end="")
     if pack:
         from istar_nb.training.records import pack_records, packed_file
         return print(f"{pack_records(root)} records are in {root.rstrip('/')}/{packed_file}")
@@ -191,7 +185,7 @@ def runs_command(
         table = table[rows_with(table, condition)]
     if explore is not None:
         from istar_nb.app.explorers import page_files
-        folder = check_place("--explore", local_path(explore))
+        folder = check_writable(local_path(explore), "explore")
         page = folder/"index.html"
         if page.exists() and b"data.js" not in page.read_bytes():
             raise ValueError(f"--explore {folder} holds another index.html: name a folder of its own")
@@ -237,7 +231,7 @@ def judge_command(
     if contrasts is not None:
         check_file("--contrasts", contrasts)
     for path in export:
-        check_place("--export", local_path(path).parent)
+        check_writable(local_path(path).parent, "export")
     from istar_nb.report.judging import is_table, judge, save_judgement
     check_file("--runs", runs) if is_table(runs) else check_store("--runs", runs)
     found = judge(runs, baseline, contrasts, value, margin, covariates)

@@ -14,9 +14,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Literal
 
-from .commands import check_file, check_place, check_positive, check_task, kept
+from .commands import check_file, check_positive, kept
 from ..base.checks import near
-from ..base.files import local_path
+from ..base.files import check_writable, local_path
 from ..base.programs import place_of_process, waiting
 from ..text.frames import column_texts, file_format, read_splits
 
@@ -58,7 +58,6 @@ class TextOptions:
         if self.task is not None and self.column is not None:
             raise ValueError("--column needs a table: name one with --text")
         check_positive(limit=self.limit)
-        check_task(self.task)
         if self.text != "-":
             check_file("--text", self.text)
 
@@ -170,7 +169,7 @@ def measure_command(
         _check_unused(measure_command, "has no meaning with --tokens audit, whose batches are 32 texts each",
                       batch_tokens=batch_tokens, processes=processes, device=device, dtype=dtype, zeta=zeta,
                       reference=reference)
-    out = check_place("--out", local_path(out))
+    out = check_writable(local_path(out), "out")
     progress, layers = texts.progress and place_of_process()[0] == 0, "all" if layers is None else layers
     with waiting("starting", progress):
         from istar_nb.report.audit import audit
@@ -218,7 +217,7 @@ def compare_command(
     if [b, checkpoints, revision].count(None) != 2:
         raise ValueError("name one thing to compare with: a model as B, --checkpoints or --revision")
     check_positive(neighbors=neighbors, sample=sample, batch_tokens=batch_tokens, max_length=max_length)
-    out = check_place("--out", local_path(out))
+    out = check_writable(local_path(out), "out")
     with waiting("starting", texts.progress):
         from istar_nb.report.comparing import checkpoints_in, compare
     others = [b]
@@ -301,7 +300,7 @@ def health_command(
     check_positive(k=k, max_length=max_length)
     for option, path in dict(pairs=pairs, relevant=relevant, queries=queries).items():
         check_file(f"--{option}", path)
-    out, file = check_place("--out", local_path(out)), local_path(model).is_file()
+    out, file = check_writable(local_path(out), "out"), local_path(model).is_file()
     if file and texts.given:
         raise ValueError(f"{model} is a file of vectors, whose rows are its texts: leave out the texts")
     if not file and not texts.given and pairs is None:

@@ -19,7 +19,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
-from multiprocessing import current_process, get_context, parent_process
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,9 +81,6 @@ def place_variables(
     return {name: str(value) for name, value in place.items()}
 
 # %% ../../nbs/base/06_programs.ipynb #c5d20e0f
-_guard = ("new processes run the script that starts them: put `if __name__ == '__main__':` before "
-          "what is for the first process alone")
-
 def launched(rank:int, function:Callable, args:tuple, processes:int, port:int)->None:
     "Call a function in the new interpreter of this number, which ends with the one that started it."
     os.environ |= place_variables(rank, processes, port)
@@ -99,8 +96,6 @@ def start_together(
 )->None:
     "Call a function in several processes of this machine that act as one; all end when one fails or this one ends."
     from torch.multiprocessing import ProcessExitedException, ProcessRaisedException, spawn
-    if getattr(current_process(), "_inheriting", False):
-        raise RuntimeError(_guard)
     store = meeting_place()
     several = spawn(launched, (function, args, processes, store.port), processes, join=False)
     try:
@@ -172,8 +167,6 @@ def share_out(
         return results
     if processes is None:
         return [work(iter(tasks), 0)]
-    if getattr(current_process(), "_inheriting", False):
-        raise RuntimeError(_guard)
     several, tasks, ends, doing, results = get_context("fork" if forks() else "spawn"), iter(tasks), {}, {}, []
     for i in range(processes):
         end, other = several.Pipe()
