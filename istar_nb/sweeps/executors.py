@@ -46,26 +46,23 @@ class Job:
         "Where the checkpoints of a run are."
         return folder_beside(self.root, "checkpoints", self.checkpoints)/config.id
 
-# %% ../../nbs/sweeps/01_executors.ipynb #f4e7ad94
-def _settled(config:RunConfig, job:Job)->RunRecord|None:
-    "The record of a run that need not be made."
-    record = find_record(job.root, config.id)
-    if record is None or record.status == "failed":
-        return None if job.retry_failed else record
-    return made_before(config, job.root, job.data_dir, job.hub, job.remake)
-
 # %% ../../nbs/sweeps/01_executors.ipynb #112311b9
 def attempt(
     config:RunConfig, # what to run
     job:Job,          # and how
 )->RunRecord|None:    # "done" or "failed"; None when another process is at it
-    "Carry out one run, whatever comes of it."
+    "Carry out one run, whatever comes of it; one that is done, or has failed and is not to be rerun, is left as it is."
+    follows = place_of_process()[0] > 0
     try:
-        if (record := _settled(config, job)) is not None:
-            return record
-        follows = place_of_process()[0] > 0
         with nullcontext(True) if follows else run_lock(job.folder(config), job.wait) as held:
-            return (_settled(config, job) or _carry_out(config, job)) if held else None
+            if not held:
+                return None
+            made = find_record(job.root, config.id)
+            if made is None or made.status == "done":
+                made = made_before(config, job.root, job.data_dir, job.hub, job.remake)
+            elif job.retry_failed:
+                made = None
+            return made or _carry_out(config, job)
     except (ValueError, TypeError, OSError):
         return failed_record(config, traceback.format_exc())
 

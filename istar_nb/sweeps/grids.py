@@ -13,7 +13,6 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from itertools import product
@@ -35,13 +34,6 @@ if TYPE_CHECKING:
 def option_types(kind:type)->dict[str,tuple]:
     "The types that every field of a configuration accepts."
     return {f.name: get_args(f.type) or (f.type,) for f in fields(kind)}
-
-
-def _as_number(value):
-    "A number for text that is one, such as \"1e-4\"; everything else as it is."
-    with suppress(ValueError):
-        return float(value) if isinstance(value, str) else value
-    return value
 
 
 def as_flag(value):
@@ -66,8 +58,9 @@ def _values_of(
         raise ValueError(f"`{name}` has an empty list of values")
     one = any(get_origin(k) is tuple for k in types[name]) and listed and all(isinstance(v, int) for v in given)
     values = list(given) if listed and not one else [given]
-    read = _as_number if float in types[name] else as_flag if bool in types[name] else lambda v: v
-    return [tuple(v) if isinstance(v, list) else read(v) for v in values]
+    if bool in types[name]:
+        values = [as_flag(v) for v in values]
+    return [tuple(v) if isinstance(v, list) else v for v in values]
 
 # %% ../../nbs/sweeps/00_grids.ipynb #f3c94944
 def combinations(
