@@ -26,9 +26,9 @@ _public = {
     "Transforms of vectors": {"geometry.transforms": "Whitening AllButTheTop"},
     "Penalties": {
         "penalties.regularizers": "Regularizer IStar UnbiasedIStar WholeUpdate",
-        "penalties.baselines": "CosReg VICRegCovariance Uniformity GOR FroSSL KoLeo SIGReg RelativeStrength",
+        "penalties.baselines": "CosReg VICRegCovariance Uniformity GOR FroSSL KoLeo SIGReg",
         "penalties.isolayer": "IsoLayer JointLoss IsoBN ClsModel train_isolayer cls_features",
-        "penalties.controls": "Placebo"},
+        "penalties.controls": "Placebo RelativeStrength"},
     "In the loops of other libraries": {
         "base.states": "HiddenStates",
         "penalties.integrations": "IsotropyTrainerMixin collect_reference ReferenceCallback IsotropyLoss"},

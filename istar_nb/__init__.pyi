@@ -45,7 +45,6 @@ from .penalties.baselines import GOR as GOR
 from .penalties.baselines import FroSSL as FroSSL
 from .penalties.baselines import KoLeo as KoLeo
 from .penalties.baselines import SIGReg as SIGReg
-from .penalties.baselines import RelativeStrength as RelativeStrength
 from .penalties.isolayer import IsoLayer as IsoLayer
 from .penalties.isolayer import JointLoss as JointLoss
 from .penalties.isolayer import IsoBN as IsoBN
@@ -53,6 +52,7 @@ from .penalties.isolayer import ClsModel as ClsModel
 from .penalties.isolayer import train_isolayer as train_isolayer
 from .penalties.isolayer import cls_features as cls_features
 from .penalties.controls import Placebo as Placebo
+from .penalties.controls import RelativeStrength as RelativeStrength
 from .base.states import HiddenStates as HiddenStates
 from .penalties.integrations import IsotropyTrainerMixin as IsotropyTrainerMixin
 from .penalties.integrations import collect_reference as collect_reference

@@ -19,7 +19,8 @@ from toy_task import write_task
 from torch import Tensor, nn
 from transformers import PrinterCallback, Trainer, TrainingArguments, default_data_collator
 
-from istar_nb.penalties.baselines import CosReg, RelativeStrength, Uniformity, VICRegCovariance
+from istar_nb.penalties.baselines import CosReg, Uniformity, VICRegCovariance
+from istar_nb.penalties.controls import RelativeStrength
 from istar_nb.base.covariance import Moments, covariance, participation_ratio, shrink
 from istar_nb.geometry.dimension import two_nn, two_nn_with_error
 from istar_nb.text.encoders import load_encoder

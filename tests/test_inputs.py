@@ -11,7 +11,7 @@ from scipy.sparse import csr_matrix
 
 import istar_nb as inb
 from istar_nb.geometry.dimension import two_nn
-from istar_nb.penalties.baselines import RelativeStrength
+from istar_nb.penalties.controls import RelativeStrength
 from istar_nb.penalties.isolayer import Features, isotropy_loss
 from istar_nb.geometry.scores import isoscore, isoscore_unbiased
 from istar_nb.geometry.measures import (effective_rank, explained_variance, mean_activation,

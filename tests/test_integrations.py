@@ -20,7 +20,8 @@ from istar_nb.penalties.integrations import (IsotropyLoss, IsotropyTrainerMixin,
                                              collect_reference, model_states)
 from istar_nb.report.isotropy import measure
 from istar_nb.base.modes import evaluating, same_random_state
-from istar_nb.penalties.baselines import CosReg, RelativeStrength
+from istar_nb.penalties.baselines import CosReg
+from istar_nb.penalties.controls import RelativeStrength
 from istar_nb.base.states import HiddenStates, joined
 from istar_nb.penalties.regularizers import IStar, Regularizer, UnbiasedIStar
 from istar_nb.text.features import Collator, encode

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from istar_nb.penalties.baselines import (GOR, CosReg, FroSSL, KoLeo, RelativeStrength, SIGReg, Uniformity,
-                                          VICRegCovariance)
+from istar_nb.penalties.baselines import (GOR, CosReg, FroSSL, KoLeo, SIGReg, Uniformity, VICRegCovariance)
+from istar_nb.penalties.controls import RelativeStrength
 from istar_nb.base.covariance import covariance
 from istar_nb.text.encoders import hidden_states, load_encoder
 from istar_nb.base.modes import product_format, products_in

@@ -23,7 +23,7 @@ from transformers import TrainerCallback
 from ..base.modes import evaluating, same_random_state
 from ..base.processes import all_processes
 from ..base.states import HiddenStates, is_causal, joined, stands_for_text
-from .baselines import RelativeStrength, check_strength
+from .controls import RelativeStrength, check_strength
 from .regularizers import Regularizer, check_regularizer, show_update
 
 # %% ../../nbs/penalties/04_integrations.ipynb #23bf201d

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['packed_file', 'Kind', 'remedy', 'finite', 'Recorded', 'RunRecord', 'environment', 'record_path', 'save_record',
-           'record_json', 'record_texts', 'pack_records', 'find_record', 'save_failed', 'failed_record', 'answers_of',
-           'iterate_records', 'other_origin', 'data_sha256', 'folder_hashes', 'model_hashes', 'origin', 'made_before',
-           'keep_record']
+           'record_json', 'record_texts', 'pack_records', 'find_record', 'goal_of', 'save_failed', 'failed_record',
+           'answers_of', 'iterate_records', 'other_origin', 'data_sha256', 'folder_hashes', 'model_hashes', 'origin',
+           'made_before', 'keep_record']
 
 # %% ../../nbs/training/03_records.ipynb #1c38702e
 import json
@@ -279,6 +279,27 @@ def find_record(
         return None if text is None else kind.from_json(text)
     except (ValueError, TypeError) as e:
         raise ValueError(f"{record_path(root, run_id)} is no record: {e}") from e
+
+# %% ../../nbs/training/03_records.ipynb #13a2d572
+def goal_of(
+    config:RunConfig, # of a run
+    root:str|Path,    # folder or fsspec URL of the store
+)->float|list[tuple[int,float]]|None: # by update where the target follows the plain run's; None without a multiple
+    "What a multiple of the plain run's IsoScore asks for."
+    if (times := config.multiple) is None:
+        return None
+    run = config.plain.id
+    plain = find_record(root, run)
+    if plain is None or plain.status != "done":
+        raise ValueError(f"`target` {config.target!r} is a multiple of the plain run's IsoScore, and {root} has no "
+                         f"finished record of that run ({run}): train it first, or give both to a sweep")
+    at = [(s["update"], s["batch_isoscore"]) for s in plain.steps] if config.throughout else [
+        (0, plain.epochs[-1]["isoscore"])]
+    if not (goal := [(update, times*score) for update, score in at if score]):
+        raise ValueError(f"`target` {config.target!r} has no meaning: the plain run ({run}) has no such IsoScore")
+    if (most := max(score for _, score in goal)) >= 1:
+        raise ValueError(f"`target` {config.target!r} of the plain run's IsoScore is {most:.3g}, and must be below 1")
+    return goal if config.throughout else goal[0][1]
 
 # %% ../../nbs/training/03_records.ipynb #712c5596
 def save_failed(

@@ -31,8 +31,8 @@ from ..base.modes import joinable_accelerators, random_state, set_random_state
 from ..base.programs import check_alone, place_of_process, progress_bar, start_together, watched
 from ..text.encoders import quiet
 from .runs import Described, RunConfig, run_file
-from .records import (Recorded, RunRecord, failed_record, find_record, keep_record, made_before,
-                                       other_origin, save_failed)
+from .records import (Recorded, RunRecord, failed_record, find_record, goal_of, keep_record,
+                                       made_before, other_origin, save_failed)
 from .updates import Progress, Setup, evaluate_epoch, fine_tuning, make_record, update
 
 _logger = logging.getLogger(__name__)
@@ -243,24 +243,6 @@ def run_epochs(
             if asked and progress.updates < setup.total:
                 raise KeyboardInterrupt
 
-# %% ../../nbs/training/09_training.ipynb #13a2d572
-def _goal(config:RunConfig, root:str|Path)->float|list[tuple[int,float]]|None:
-    "What a multiple of the plain run's IsoScore asks for, at its end or by update; None where there is no multiple."
-    if (times := config.multiple) is None:
-        return None
-    run = config.plain.id
-    plain = find_record(root, run)
-    if plain is None or plain.status != "done":
-        raise ValueError(f"`target` {config.target!r} is a multiple of the plain run's IsoScore, and {root} has no "
-                         f"finished record of that run ({run}): train it first, or give both to a sweep")
-    at = [(s["update"], s["batch_isoscore"]) for s in plain.steps] if config.throughout else [
-        (0, plain.epochs[-1]["isoscore"])]
-    if not (goal := [(update, times*score) for update, score in at if score]):
-        raise ValueError(f"`target` {config.target!r} has no meaning: the plain run ({run}) has no such IsoScore")
-    if (most := max(score for _, score in goal)) >= 1:
-        raise ValueError(f"`target` {config.target!r} of the plain run's IsoScore is {most:.3g}, and must be below 1")
-    return goal if config.throughout else goal[0][1]
-
 # %% ../../nbs/training/09_training.ipynb #762af781
 def open_training(
     config:RunConfig,   # what to run
@@ -270,7 +252,7 @@ def open_training(
     **options,          # of `fine_tuning`
 )->tuple[Setup,Progress]:
     "A fine-tuning, resumed from its checkpoint if it has one; what cannot be carried out is an error here."
-    setup = fine_tuning(config, goal=_goal(config, root), **options)
+    setup = fine_tuning(config, goal=goal_of(config, root), **options)
     return setup, load_checkpoint(setup, folder, remake) or Progress()
 
 # %% ../../nbs/training/09_training.ipynb #b998d351
@@ -289,7 +271,8 @@ def carry_through(setup:Setup, progress:Progress, root:str|Path, folder:Path, ch
         raise
     except Exception:
         if setup.rank == 0 and not watched():    # else the process that has started this one records it
-            save_failed(failed_record(setup.config, traceback.format_exc(), progress.started, work.kind), root)
+            failed = failed_record(setup.config, traceback.format_exc(), progress.started, work.kind)
+            save_failed(failed, root)
         raise
     if setup.rank == 0:
         if save_model is not None:

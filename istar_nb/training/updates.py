@@ -33,8 +33,7 @@ from ..base.modes import emulates_bf16, joinable_accelerators, random_state, set
 from ..base.processes import all_processes
 from ..base.programs import place_of_process, progress_bar
 from ..base.states import HiddenStates, is_causal, layer_count
-from ..penalties.baselines import RelativeStrength
-from ..penalties.controls import (Placebo, RandomDirection, TurnedPlacebo, make_map, ramp,
+from ..penalties.controls import (Placebo, RandomDirection, RelativeStrength, TurnedPlacebo, make_map, ramp,
                                          reparametrise)
 from ..penalties.isolayer import ClsModel, cls_features, train_isolayer
 from ..penalties.regularizers import Regularizer, WholeUpdate, check_regularizer, show_update
