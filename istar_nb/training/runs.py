@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['okabe_ito', 'METHODS', 'penalties', 'options', 'owners', 'schema', 'run_file', 'MethodName', 'defaults', 'Option',
-           'parameters_of', 'Method', 'method_options', 'method_of', 'has_penalty', 'takes_option', 'imported',
-           'check_options', 'allowed', 'fits', 'check_type', 'Described', 'with_options', 'RunConfig']
+           'parameters_of', 'Method', 'method_options', 'method_of', 'has_penalty', 'imported', 'check_options',
+           'allowed', 'fits', 'check_type', 'Described', 'with_options', 'RunConfig']
 
 # %% ../../nbs/training/02_runs.ipynb #2dddff2a
 import ast
@@ -227,14 +227,6 @@ def method_of(
 def has_penalty(method:str)->bool: # of the table, or any other name, which is taken for a penalty's
     "Whether a method has a penalty."
     return method not in METHODS or bool(METHODS[method].penalty)
-
-
-def takes_option(method:str, option:str)->bool:
-    "Whether an option belongs to a method; of a class whose source is not at hand it may."
-    row = method_of(method)
-    if option in options and method not in METHODS:
-        return False    # those of a class of one's own are in the field `options`
-    return row.takes is None or _belongs(option, row)
 
 # %% ../../nbs/training/02_runs.ipynb #9m510004
 def imported(
@@ -589,10 +581,12 @@ def _check_method(c:RunConfig)->None:
         (c.options is not None and ":" not in c.method,
          f"`options` are those of a class of one's own, and method {c.method!r} is none: give each by its name")])
     for name, mine in owners.items():
-        usual = defaults[name], method.own.get(name)
-        if getattr(c, name) not in usual and c.method != "none" and not takes_option(c.method, name):
+        if c.method == "none" or getattr(c, name) in (defaults[name], method.own.get(name)):
+            continue
+        elsewhere = name in options and ":" in c.method    # those of a class of one's own are in the field `options`
+        if elsewhere or method.takes is not None and not _belongs(name, method):    # None: its source is not at hand
             raise ValueError(f"`{name}` is an option of {', '.join(mine)}, and the method is {c.method!r}"
-                             + ": a parameter of that class goes into `options`"*(name in options and ":" in c.method))
+                             + ": a parameter of that class goes into `options`"*elsewhere)
     takes = method.takes if c.options else None    # None where its source is not at hand
     for name, value in () if takes is None else c.options.items():
         if name not in takes:

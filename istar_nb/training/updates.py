@@ -13,7 +13,6 @@ import inspect
 import math
 import time
 import warnings
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
@@ -189,13 +188,6 @@ def make_model(
     token = "last" if is_causal(encoder) else "first"    # a causal model has seen all only at the end
     return Encoder(ClsModel(encoder, task.num_labels, transform, token=token), tokenizer)
 
-# %% ../../nbs/training/08_updates.ipynb #ea3a14d9
-def _recompute_states(model:nn.Module)->None:
-    "Make a Hugging Face model compute its states again in the backward pass instead of keeping them."
-    model.config.use_cache = False
-    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-    enable(dict(use_reentrant=False))
-
 # %% ../../nbs/training/08_updates.ipynb #1d70d57c
 def shared(setup:Setup, rows:list[int])->dict:
     "This process's share of a training batch, on the host."
@@ -279,7 +271,10 @@ def fine_tuning(
     if c.reparametrised:
         _reparametrise(c, model, data)
     if c.gradient_checkpointing:
-        _recompute_states(getattr(model, "encoder", model))
+        encoder = getattr(model, "encoder", model)
+        encoder.config.use_cache = False
+        enable = getattr(encoder, "activation_checkpointing_enable", None) or encoder.gradient_checkpointing_enable
+        enable(dict(use_reentrant=False))
     penalty = placebo = twin = None
     targets = goal if isinstance(goal, list) else None
     if isinstance(c.placebo, str):
@@ -306,13 +301,6 @@ def fine_tuning(
                  updates_per_epoch=per_epoch, penalty=penalty, targets=targets, placebo=placebo, twin=twin,
                  strength=relative, log_every=log_every, bars=progress and place.is_main_process)
 
-# %% ../../nbs/training/08_updates.ipynb #c4fe7ddb
-def _reference_states(setup:Setup, epoch:int=0)->Iterator[HiddenStates]:
-    "States of training sentences in eval mode, without gradients, in an order that depends on seed and epoch."
-    batches = setup.data.batches(setup.data.features, setup.config.seed+1, epoch)
-    for _, states in read_states(setup.bare, (shared(setup, rows) for rows in batches)):
-        yield states
-
 # %% ../../nbs/training/08_updates.ipynb #18a1d4f1
 def refresh_reference(setup:Setup, updates:int=0)->None:
     "Give the penalty its reference: before training, and as often as configured."
@@ -320,7 +308,9 @@ def refresh_reference(setup:Setup, updates:int=0)->None:
     if penalty is None or not penalty.needs_reference or done:
         return
     if epoch == 0 or setup.config.refresh == "epoch":
-        states = _reference_states(setup, epoch)
+        batches = setup.data.batches(setup.data.features, setup.config.seed+1, epoch)
+        read = read_states(setup.bare, (shared(setup, rows) for rows in batches))
+        states = (states for _, states in read)
         penalty.collect(progress_bar(states, f"epoch {epoch+1}: reference Σ_S", setup.bars))
 
 # %% ../../nbs/training/08_updates.ipynb #ea1fb2fa
