@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from istar_nb.text.encoders import forward_with_states, load_encoder
 from istar_nb.penalties.isolayer import (ClsModel, Features, IsoBN, IsoLayer, JointLoss, cls_features,
                                          train_isolayer)
-from istar_nb.text.features import Collator, encode, split_indices
+from istar_nb.text.features import Collator, encode, split_rows
 from istar_nb.text.tasks import load_task
 from istar_nb.training.runs import RunConfig
 from istar_nb.training.training import train
@@ -86,7 +86,7 @@ def test_second_stage_touches_nothing_but_the_layer(num_labels):
     with torch.no_grad():
         model.head.weight.zero_()
         model.head.weight[range(num_labels), range(1, num_labels+1)] = 3. if num_labels > 1 else 1.
-    learn, stop = split_indices(400)
+    learn, stop = split_rows(range(400))
     train, held_out = (Features(x[part], labels[part]) for part in (learn, stop))
     before = {k: v.clone() for k, v in model.state_dict().items()}
     history = train_isolayer(model, train, held_out, keep="isoscore", tolerance=0.05, epochs=150, lr=3e-3)
@@ -124,10 +124,10 @@ def test_features_leave_every_module_in_the_mode_it_had():
 
 
 def test_split_is_70_30_and_repeatable():
-    first, second = split_indices(101, seed=3)
+    first, second = split_rows(range(101), seed=3)
     assert (len(second) == 30 and sorted(first + second) == list(range(101))
-            and split_indices(101, seed=3) == (first, second))
-    assert split_indices(101, seed=4) != (first, second)
+            and split_rows(range(101), seed=3) == (first, second))
+    assert split_rows(range(101), seed=4) != (first, second)
 
 
 def test_bf16_autocast_through_accelerate():
