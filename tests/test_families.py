@@ -1,4 +1,7 @@
 "A user's own model, of many families, is measured from memory and from its folder alike."
+import subprocess
+import sys
+
 import pytest
 import torch
 import transformers
@@ -6,7 +9,7 @@ import transformers
 from istar_nb.embeddings.reading import sentence_vectors
 from istar_nb.report.comparing import compare
 from istar_nb import measure
-from istar_nb.text.encoders import hidden_states, text_part, tiny_tokenizer
+from istar_nb.text.encoders import LayerReader, hidden_states, load_encoder, text_part, tiny_tokenizer
 from istar_nb.base.states import HiddenStates, is_causal, layer_count
 from istar_nb.penalties.regularizers import IStar, UnbiasedIStar
 from istar_nb.training.runs import RunConfig
@@ -152,13 +155,43 @@ def test_layers_of_two_widths_are_fine_tuned_and_have_no_union(tmp_path):
     assert 0 < last(states) < 1 and 0 < UnbiasedIStar(layers=[-1])(states)
 
 
-def test_bigbird_pads_a_batch_of_its_own():
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("side", ("left", "right"))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_layers_handed_over_one_by_one_are_those_that_the_model_returns(family, side):
+    "To the last digit; where a family's layers have no module of their own, all are kept, which is said here."
+    model = text_part(family, made(family, 100))
+    ids = torch.randint(4, 100, (5, 12), generator=torch.Generator().manual_seed(0))
+    mask = torch.arange(12) < torch.tensor([12, 9, 7, 4, 1])[:, None]
+    batch = dict(input_ids=ids, attention_mask=mask.long() if side == "right" else mask.flip(1).long())
+    with torch.no_grad(): wanted = hidden_states(model, batch)
+    reader = LayerReader(model)
+    for _ in range(2):    # as found, and as remembered
+        handed = {}
+        reader(batch, lambda l, states: handed.update({l: (states.layers[l].clone(), states.causal, len(states.kept))}))
+        assert list(handed) == [0, 1, 2]
+        for l, (x, causal, kept) in handed.items():
+            assert torch.equal(x, wanted.layers[l]) and causal is wanted.causal
+            assert kept == (3 if family in ("xlnet", "marian", "fsmt") else 1)
+    handed = []
+    LayerReader(model, [-1])(batch, lambda l, states: handed.append(l))
+    assert handed == [2]
+
+
+def test_layers_of_albert_are_calls_of_one_module_and_bigbird_pads_its_own():
+    albert = load_encoder("tiny-albert")
+    batch = albert.tokenizer(TEXTS, padding=True, return_tensors="pt")
+    with torch.no_grad(): wanted = hidden_states(albert.model, batch)
+    handed = {}
+    LayerReader(albert.model)(batch, lambda l, states: handed.update({l: states.layers[l]}))
+    assert all(torch.equal(x, wanted.layers[l]) for l, x in handed.items()) and len(handed) == len(wanted.layers)
     torch.manual_seed(0)
     config = transformers.BigBirdConfig(vocab_size=100, block_size=4, num_random_blocks=1, **small)
     ids = torch.randint(4, 100, (2, 130))
-    with torch.no_grad(): states = hidden_states(transformers.BigBirdModel(config).eval(),
-                                                 dict(input_ids=ids, attention_mask=torch.ones_like(ids)))
-    assert [layer.shape for layer in states.layers] == [(2, 130, 16)]*3
+    batch, handed = dict(input_ids=ids, attention_mask=torch.ones_like(ids)), {}
+    reader = LayerReader(transformers.BigBirdModel(config).eval())
+    reader(batch, lambda l, states: handed.update({l: states.layers[l].shape}))
+    assert handed == dict.fromkeys(range(3), (2, 130, 16))
 
 
 def test_a_decoder_keeps_no_keys_and_values(monkeypatch):
@@ -177,3 +210,27 @@ def test_a_text_with_a_token_that_the_model_lacks_is_named(tmp_path):
     tokenizer.add_tokens(["<image>"], special_tokens=True)
     with pytest.raises(ValueError, match="`texts`: number 1 \\(counted from 0\\) holds the name of a special token"):
         measure((model, tokenizer), [TEXTS[0], "see <image> here", TEXTS[1]])
+
+
+def test_states_and_cache_of_many_layers_are_not_kept():
+    "A decoder of 24 layers, in processes of their own: what its states and its keys and values would take is not."
+    program = """if True:
+        import re, sys, torch
+        from pathlib import Path
+        from transformers import LlamaConfig, LlamaModel
+        from istar_nb.text.encoders import LayerReader
+        torch.set_num_threads(1)
+        model = LlamaModel(LlamaConfig(hidden_size=256, num_hidden_layers=24, num_attention_heads=4, vocab_size=100,
+                                       intermediate_size=256)).eval()
+        ids, seen = torch.full((32, 256), 5), []
+        reader = LayerReader(model, [24] if sys.argv[1] == "last" else "all")
+        if sys.argv[1] == "kept": reader.places = {}
+        reader(dict(input_ids=ids, attention_mask=torch.ones_like(ids)), lambda l, states: seen.append(l))
+        assert model.config.use_cache
+        # `ru_maxrss` would begin with what the process has that starts this one
+        print(int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])/1024)"""
+    def peak(how):
+        return float(subprocess.run([sys.executable, "-c", program, how], capture_output=True, check=True).stdout)
+    peaks = {how: peak(how) for how in ("all", "last", "kept")}
+    layer = 32*256*256*4/2**20    # MB of its states
+    assert peaks["all"] < peaks["last"] + 2*layer and peaks["kept"] > peaks["all"] + 15*layer, peaks

@@ -153,6 +153,7 @@ def runs_command(
     against: str | None = None,
     # write a page to this folder that shows every run as a dot; it works without a network
     explore: Path | None = None,
+    json: str | None = None,      # print the whole record of the run with this id instead
     pack: bool = False,           # put all records into one file of the store, packed.parquet, instead
 )->None:
     """List the runs of a store, write them to a file, compare them with reruns, or explore them in a browser.
@@ -173,6 +174,11 @@ def runs_command(
     for option, store in (("--root", root), ("--against", against)):
         if store is not None:
             check_store(option, store)
+    if json is not None:
+        from istar_nb.training.records import record_json, record_texts
+        if (text := record_json(root, json)) is None:
+            raise ValueError(f"--json: {root} has no run {json}{near(json, [name for name, _ in record_texts(root)])}")
+        return print(text, end="")
     if pack:
         from istar_nb.training.records import pack_records, packed_file
         return print(f"{pack_records(root)} records are in {root.rstrip('/')}/{packed_file}")

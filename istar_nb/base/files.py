@@ -10,8 +10,10 @@ __all__ = ['local_path', 'absolute', 'open_root', 'files_of', 'find_folder', 'lo
 import hashlib
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -185,15 +187,26 @@ def run_lock(
                 path.unlink()   # while it is held: who waits for it notices
             lock.release()
 
+# %% ../../nbs/base/10_files.ipynb #e4f2be4a
+@lru_cache(256)
+def _hash_of_file(path:str, size:int, changed:int)->str: # 64 hexadecimal digits
+    "SHA-256 of a file of this size that was changed at this time."
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+# %% ../../nbs/base/10_files.ipynb #84be7778
+def _hash_now(path:Path)->str: # 64 hexadecimal digits
+    "SHA-256 of a file; one changed within the last two seconds is read again, since it could change again unnoticed."
+    stat = path.stat()
+    fresh = abs(time.time_ns() - stat.st_mtime_ns) < 2*10**9
+    read = _hash_of_file.__wrapped__ if fresh else _hash_of_file
+    return read(str(path), stat.st_size, stat.st_mtime_ns)
+
 # %% ../../nbs/base/10_files.ipynb #afff22da
 def files_sha256(
     paths:Sequence[Path], # in the order that counts
 )->str|None:              # 64 hexadecimal digits; None when there is no file
     "SHA-256 of a file; of several, that of the list of their hashes and names."
-    hashes = []
-    for path in paths:
-        with open(path, "rb") as file:
-            hashes.append(hashlib.file_digest(file, "sha256").hexdigest())
-    if len(hashes) < 2:
-        return hashes[0] if hashes else None
-    return hashlib.sha256("".join(f"{h}  {path.name}\n" for h, path in zip(hashes, paths)).encode()).hexdigest()
+    if len(paths) < 2:
+        return _hash_now(paths[0]) if paths else None
+    return hashlib.sha256("".join(f"{_hash_now(path)}  {path.name}\n" for path in paths).encode()).hexdigest()

@@ -17,7 +17,7 @@ from ..base.matrices import Units
 from ..base.points import as_points
 from ..base.states import choose_layers, layer_count
 from .model_measures import Measurement, as_texts, find_encoder, rows_of_unit
-from ..text.encoders import hidden_states
+from ..text.encoders import LayerReader
 from ..text.features import usual_length
 
 if TYPE_CHECKING:
@@ -70,17 +70,18 @@ class TextVectors:
     "For `Dataset.map_batches` of Ray Data: a vector of each text in every layer, as the columns `0`, `1`, …"
     def __init__(self, model:str, hub:bool, column:str, ids:str, tokens:str, layers:object, max_length:int):
         self.encoder, self.column, self.ids = find_encoder(model, hub), column, ids
-        self.tokens, self.max_length, self.layers = tokens, max_length, layers
+        self.tokens, self.max_length, self.read = tokens, max_length, LayerReader(self.encoder.model, layers)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.encoder.model.eval().to(self.device)
 
     def __call__(self, batch:dict[str,np.ndarray])->dict[str,np.ndarray]:
         inputs = self.encoder.tokenizer(batch[self.column].tolist(), padding=True, truncation=True,
                                         max_length=self.max_length, return_tensors="pt").to(self.device)
-        with torch.no_grad():
-            states = hidden_states(self.encoder.model, dict(inputs))
-        def vectors(l): return as_texts(states.layers[l], states.mask.bool(), self.tokens, states.causal).cpu().numpy()
-        return {self.ids: batch[self.ids]} | {str(l): vectors(l) for l in states.choose(self.layers)}
+        found = {self.ids: batch[self.ids]}
+        def take(l, states):
+            found[str(l)] = as_texts(states.layers[l], states.mask.bool(), self.tokens, states.causal).cpu().numpy()
+        self.read(dict(inputs), take)
+        return found
 
 
 def measure_texts(

@@ -27,7 +27,7 @@ from ..base.checks import check_number
 from ..base.covariance import check_zeta, shrink
 from ..geometry.dimension import two_nn_with_error
 from ..text.features import Numbering, pool_batches, text_pools
-from ..text.encoders import Encoder, fit_tokenizer, hidden_states, load_encoder, padding_matters, text_part
+from ..text.encoders import Encoder, LayerReader, fit_tokenizer, load_encoder, padding_matters, text_part
 from ..base.files import local_path
 from ..base.matrices import matrix_units
 from ..base.modes import evaluating
@@ -257,15 +257,16 @@ def read_layers(
     if tokens not in READINGS:
         raise ValueError(f"`tokens` must be one of {READINGS}, not {tokens!r}")
     found, memory, kept = {}, allowed_memory(memory, 1/2), layer_numbers(layers)
+    read = LayerReader(model, kept)
     for numbers, inputs in model_inputs(model, batches, bar):
-        states = hidden_states(model, inputs)
-        chosen = states.choose(kept)
-        for l in chosen:
-            if l not in found:    # the other shares are for their union, and copies
-                found[l] = Measurement(tokens, memory=memory/(len(chosen) + 3))
+        def take(l, states):
+            share = memory/(len(states.choose(kept)) + 3)    # the others are for their union, and copies
+            if l not in found:
+                found[l] = Measurement(tokens, memory=share)
             good = take_in_layer(found[l], states, l, tokens, numbers)
             if also is not None:
                 also(l, states, numbers, good)
+        read(inputs, take)
         # glibc would keep the holes that batches of many shapes leave, and a long measurement grow until it is killed
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)

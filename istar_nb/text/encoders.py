@@ -6,7 +6,7 @@
 __all__ = ['minilm_package', 'mpnet_parts', 'mpnet_files', 'PACKAGED', 'tiny_shapes', 'ALIASES', 'special', 'Head',
            'minilm_folder', 'join_parts', 'mpnet_folder', 'wordpiece', 'tiny_tokenizer', 'Encoder', 'pretrained_folder',
            'without_revision', 'local_source', 'weights_folder', 'quiet', 'text_part', 'load_pretrained',
-           'fit_tokenizer', 'load_encoder', 'forward_with_states', 'hidden_states', 'padding_matters']
+           'fit_tokenizer', 'load_encoder', 'forward_with_states', 'hidden_states', 'LayerReader', 'padding_matters']
 
 # %% ../../nbs/text/06_encoders.ipynb #605e8069
 import inspect
@@ -16,7 +16,7 @@ import re
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -28,7 +28,7 @@ from zipfile import BadZipFile, ZipFile
 
 import torch
 from safetensors import SafetensorError
-from torch import nn
+from torch import Tensor, nn
 
 from ..base.checks import near
 from ..base.files import files_sha256, local_path
@@ -430,11 +430,8 @@ def forward_with_states(
     return out, HiddenStates(states, batch["attention_mask"], causal=stands_for_text(out, batch, model))
 
 # %% ../../nbs/text/06_encoders.ipynb #c5f4bb0d
-def hidden_states(
-    model:nn.Module,        # a Hugging Face model
-    batch:dict,             # `input_ids` and `attention_mask` (B, T), padded on any side, and what else the model takes
-)->HiddenStates:            # L+1 layers of (B, T, d), in the order of the batch
-    "The states of the layers for one batch; padding before a text does not move its tokens to later positions."
+def _to_front(model:nn.Module, batch:dict)->tuple[dict,Tensor|None]:
+    "What a model is to read: texts from the first place on. Then (B, T) where tokens went; None if they were there."
     mask, back = batch.get("attention_mask"), None
     if mask is not None and (before := mask.bool().int().argmax(1, keepdim=True)).any():
         places = torch.arange(mask.shape[1], device=mask.device)
@@ -442,11 +439,94 @@ def hidden_states(
         batch = {name: x.gather(1, there) if x.shape == there.shape else x for name, x in batch.items()}
     if "use_cache" in inspect.signature(model.forward).parameters:
         batch = batch | dict(use_cache=False)    # a decoder's keys and values, which only generating needs
-    states = forward_with_states(model, batch)[1]
-    if back is None:
-        return states
-    layers = [x.gather(1, back.to(x.device)[..., None].expand_as(x)) for x in states.layers]
-    return replace(states, layers=layers, mask=mask)
+    return batch, back
+
+
+def _from_front(x:Tensor, back:Tensor|None)->Tensor: # (B, T, d) each
+    return x if back is None else x.gather(1, back.to(x.device)[..., None].expand_as(x))
+
+
+def hidden_states(
+    model:nn.Module,        # a Hugging Face model
+    batch:dict,             # `input_ids` and `attention_mask` (B, T), padded on any side, and what else the model takes
+)->HiddenStates:            # L+1 layers of (B, T, d), in the order of the batch
+    "The states of the layers for one batch; padding before a text does not move its tokens to later positions."
+    moved, back = _to_front(model, batch)
+    states = forward_with_states(model, moved)[1]
+    return replace(states, layers=[_from_front(x, back) for x in states.layers], mask=batch["attention_mask"])
+
+
+# %% ../../nbs/text/06_encoders.ipynb #c5f4bb0f
+@contextmanager
+def _watched(modules:Iterable[nn.Module], see:Callable[[tuple,Tensor],None])->Iterator[None]:
+    "Have what modules return seen, with the module and the number of its call."
+    calls = Counter()
+    def hook(module, _, output):
+        x, call = output[0] if isinstance(output, (tuple, list)) else output, (module, calls[module])
+        calls[module] += 1
+        if isinstance(x, Tensor):
+            see(call, x)
+    handles = [module.register_forward_hook(hook) for module in modules]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class LayerReader:
+    "Hands over the states of a model's layers one by one, as they are computed."
+    def __init__(self,
+        model:nn.Module,        # a Hugging Face model in eval mode
+        layers:int|Iterable[int]|str|None="all", # to hand over; see `choose_layers`
+    ):
+        self.model, self.layers = model, layers
+        self.places: dict|None = None    # call -> its layer; empty where all are kept, None where that is not known
+
+    @torch.no_grad()
+    def __call__(self,
+        batch:dict,                              # as of `hidden_states`
+        take:Callable[[int,HiddenStates],None],  # called with a layer, and states among which it is
+    )->None:
+        "Read a batch."
+        if self.places is None:
+            self._find(batch)
+        if not self.places:
+            states = hidden_states(self.model, batch)
+            for l in states.choose(self.layers):
+                take(l, states)
+            return
+        (moved, back), mask = _to_front(self.model, batch), batch["attention_mask"]
+        causal, count = stands_for_text(self.out, moved, self.model), layer_count(self.model) + 1
+        def see(call, x):
+            if (l := self.places.get(call)) is not None:
+                states = _from_front(x[:, :mask.shape[1]], back)    # BigBird pads a batch further
+                take(l, HiddenStates([states if i == l else None for i in range(count)], mask, causal=causal))
+        with _watched({module for module, _ in self.places}, see):
+            self.model(**moved)
+
+    def _find(self, batch:dict)->None:
+        "Find out which calls return the states of the layers, from a few tokens of one text."
+        mask = batch["attention_mask"].bool()
+        row = int(mask.sum(1).argmax())
+        tokens, self.places = mask[row].nonzero()[:8, 0], {}
+        if any(hasattr(m, "_orig_mod") or getattr(m, "_compiled_call_impl", None) for m in self.model.modules()):
+            return
+        if len(tokens) < 2:
+            self.places = None
+            return
+        few = {name: x[row:row+1, tokens] if x.shape == mask.shape else x for name, x in batch.items()}
+        returned: dict = {}
+        with _watched(self.model.modules(), lambda call, x: returned.update({call: x.clone()})):
+            self.out, states = forward_with_states(self.model, few)
+        found: dict = {}
+        for l in states.choose(self.layers):
+            wanted = states.layers[l]
+            same = (call for call, x in returned.items() if call not in found and x.shape == wanted.shape
+                    and torch.equal(x, wanted))
+            found[next(same, None)] = l
+        if None not in found:
+            self.places = found
 
 # %% ../../nbs/text/06_encoders.ipynb #5e0a71c6
 @torch.no_grad()
