@@ -33,7 +33,7 @@ root = Path(__file__).resolve().parent
 # What takes longest starts first, so that no core is left idle at the end.
 LONGEST = ["test_ray", "test_cli", "test_launchers", "test_resume", "test_accelerator", "test_training", "test_docs", "test_sweeps", "test_teams",
            "test_nbdev", "test_howto", "test_pages", "09_training", "11_pretraining", "test_typed", "test_experiments", "test_integrations",
-           "03_isolayer", "test_kills", "test_watch", "test_pretraining", "test_streaming", "1_measure", "05_isotropy", "04_integrations",
+           "03_isolayer", "test_kills", "test_watch", "test_pretraining", "test_streaming", "1_measure", "05_isotropy", "06_integrations",
            "01_executors", "test_paper_grids", "test_explore", "test_lab", "test_places", "07_claims", "00_regularizers", "11_transforms"]
 
 

@@ -31,7 +31,7 @@ def cpu(torch, mkl, onednn, openblas):
 
 
 # PyTorch's compiler cannot be imported where the locale is ASCII: it reads files of its own that are not.
-COMPILED = ("--deselect=nbs/penalties/04_integrations.ipynb::cells",
+COMPILED = ("--deselect=nbs/penalties/06_integrations.ipynb::cells",
             "--deselect=tests/test_integrations.py::test_compiled_by_inductor_in_the_trainer")
 
 SETTINGS = {
