@@ -108,7 +108,7 @@ def test_a_run_a_table_or_a_task_may_stand_alone(run):
     ("measure sentence.txt", ["sentence.txt", "sentences.txt?"]), ("measure minilm", ["--model"]),
     ("measure", ["name what to measure", "istar measure sentences.txt"]), ("sweep", ["GRID is missing"]),
     ("train --method istr", ["'none', 'istar'", "istar?"]), ("train --task sst-2", ["sst2?"]),
-    ("train --model tiny-brt", ["--model", "tiny-bert?"]), ("measure --task sts-b", ["--task", "stsb?"]),
+    ("train --model tiny-brt", ["--model", "tiny-bert?"]), ("measure --task sts-b", ["task 'sts-b'", "stsb?"]),
     ("measure films.csv --column txt", ["column 'txt'", "text?"]), ("measure films.csv", ["--column"]),
     ("train films.csv --text txt --label sentiment", ["text?"]), ("runs --where taks=cola", ["--root runs"]),
     ("sweep bad.yaml", ["'laers'", "layers?"]), ("sweep worse.yaml", ["'run'", "runs?"]),
