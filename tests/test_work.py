@@ -4,7 +4,10 @@ Seconds depend on the machine and on its neighbours, these counts do not. Formul
 the d dimensions and, where sentences matter, the G sentences of m points. Whoever lowers a count lowers its formula;
 whoever raises one makes every training step dearer.
 """
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -204,3 +207,13 @@ def test_sentences_of_unequal_length_take_hardly_more_products():
         with Work() as work: UnbiasedIStar()(HiddenStates(states.layers, torch.arange(8) < lengths[:, None])).backward()
         return work.products
     assert products(torch.arange(64)//8 + 1) < 1.15*products(torch.full((64,), 8))
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("command", ("watch --repeats 2 --batch 2 --length 8", "isoscore --repeats 2 --points 32",
+                                     "step --repeats 2 --batch 2 --max-length 16"))
+def test_a_benchmark_runs_to_its_end(command):
+    name, *options = command.split()
+    script = Path(__file__).resolve().parents[1]/"benchmarks"/f"{name}.py"
+    done = subprocess.run([sys.executable, script, *options], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout, done.stderr
