@@ -495,7 +495,7 @@ def test_runs_say_how_sure_an_isoscore_is_and_which_collapsed(run, tmp_path):
     assert "0.0530" in said["old"] and "unbiased" not in said["old"]
     assert "the run gave every row one answer" in said["old"]
     assert "0.0530" in said["all"] and "0.193 ± 0.012" in said["all"]
-    assert "2 of 3 finished runs gave every row one answer, or nearly every one: not learned yet" in said["all"]
+    assert "2 of 3 finished runs gave every row one answer, or nearly every one (not learned yet)" in said["all"]
     code, listed = run("runs", "--root", "all", "--where", "collapsed=yes")
     assert code == 0 and "2 rows of all" in listed
 

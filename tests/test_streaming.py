@@ -735,3 +735,27 @@ def test_states_that_another_engine_has_saved_are_measured_like_those_of_a_model
         found = measure(read, sentences=sentences).measures["points"]["points"]
         for name in ("count", "isoscore", "isoscore_unbiased", "isoscore_unbiased_se", "mean_cosine"):
             assert found[name] == pytest.approx(wanted[str(layer)][name], rel=1e-5), name
+
+
+def fold_shares(rank, x):
+    "Values and an error of points wider than allowed: one process has few of them, the other folds, about other means."
+    metric = IsotropyMetrics(memory=0.017)
+    for part in x.split([2200, 5800])[rank].split(700): metric.update(part)
+    assert metric.halves.folded == (rank == 1)
+    values, errors = metric.compute(), metric.errors()
+    return {name: value for name, value in values.items() if value.isfinite().all()}, errors["isoscore_unbiased"]
+
+
+def test_two_processes_fold_to_the_numbers_of_one(tmp_path):
+    x = torch.randn(8000, 1100, generator=torch.Generator().manual_seed(0))*torch.linspace(2, 0.3, 1100) + 0.2
+    x[2200:] += 0.5
+    one = filled(IsotropyMetrics(memory=0.017), [(part, None) for part in x.split(1000)])
+    wanted, error, exact = one.compute(), one.errors()["isoscore_unbiased"], in_memory(x)
+    assert one.halves.folded
+    for values, found in on_two(fold_shares, x, folder=tmp_path):
+        assert {"isoscore", "isoscore_unbiased", "mean_activation", "outlier_count"} <= set(values)
+        # which half and which sample a point is in depends on the process that has seen it
+        close(values, {name: wanted[name] for name in values if "unbiased" not in name}, 1e-5)
+        assert abs(values["isoscore_unbiased"] - wanted["isoscore_unbiased"]) < 4*error and 0.5 < found/error < 2
+        close(values, {name: exact[name] for name in ("mean_activation", "outlier_count", "count")}, 1e-5)
+        assert abs(values["isoscore"]/exact["isoscore"] - 1) < 0.05

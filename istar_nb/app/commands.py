@@ -160,14 +160,19 @@ def say_failures(errors:Iterable)->None: # of runs; whatever is not text is no e
 
 # %% ../../nbs/app/01_commands.ipynb #d827d511
 def say_collapsed(runs:"pd.DataFrame")->None: # of `table_of`
-    "How many finished runs give every row one answer, and how many have no score."
+    "How many finished runs give every row one answer, what that may mean, and how many have no score."
+    from istar_nb.training.runs import has_penalty
     done = runs[runs.status == "done"]
-    dead, blank = (done.collapsed == 1).sum(), done.score.isna().sum()
+    dead, blank = done[done.collapsed == 1], done.score.isna().sum()
+    forced = [lam != 0 and has_penalty(method) for method, lam in zip(dead.method, dead.lam)]
     def who(n): return f"{n} of {len(done)} finished runs" if len(done) > 1 else "the run"
-    if dead:
-        print(f"{who(dead)} gave every row one answer, or nearly every one: not learned yet, or too strong a penalty")
+    reasons = {False: "not learned yet", True: "not learned yet, or too strong a penalty"}
+    for pulled, why in reasons.items():
+        if times := forced.count(pulled):
+            print(f"{who(times)} gave every row one answer, or nearly every one ({why})")
     if blank:
         print(f"{who(blank)} ended without a score: it is undefined where all answers or all labels are the same")
+
 
 # %% ../../nbs/app/01_commands.ipynb #b14c2e9c
 def sweep_command(

@@ -481,8 +481,8 @@ def cloud_of(
     halves:Halves, # what was seen
 )->Cloud:
     "What was seen, ready to be measured."
-    given, keys = halves.sample()
-    keys, sentences = keys.unique(return_inverse=True)
+    given, of_points = halves.sample()
+    keys, sentences = of_points.unique(return_inverse=True)
     points, place = given.to(halves.sums), None
     n, d = points.shape
     if halves.whole and n and n < d - 1:
@@ -492,7 +492,7 @@ def cloud_of(
         points, place = along[1:] + along[0], Place(mean, rows.square().sum(0))
         index = torch.arange(n, device=points.device)
         inverse = directions_of(given, index)
-        sums = _add_halves_(points.new_zeros(2, n+3, n+2), points, index, halves.sample()[1], inverse)
+        sums = _add_halves_(points.new_zeros(2, n+3, n+2), points, index, of_points, inverse)
         sums[:, 1, 1:] = place[0].abs().max()*torch.finfo(inverse.dtype).eps
     else:
         sums = halves.by_half()

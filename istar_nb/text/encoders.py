@@ -455,7 +455,6 @@ def hidden_states(
     states = forward_with_states(model, moved)[1]
     return replace(states, layers=[_from_front(x, back) for x in states.layers], mask=batch["attention_mask"])
 
-
 # %% ../../nbs/text/06_encoders.ipynb #c5f4bb0f
 @contextmanager
 def _watched(modules:Iterable[nn.Module], see:Callable[[tuple,Tensor],None])->Iterator[None]:

@@ -304,9 +304,15 @@ def text_cells(
 
 # %% ../../nbs/text/00_frames.ipynb #7e01a2b5
 def _column_parts(file:str, column:str|None)->Iterator[tuple[list[str],Iterable]]: # names of columns, cells of one
-    "A table in parts; at first the names alone."
+    "A table, or what `save_to_disk` has written, in parts; at first the names alone."
     try:
-        if (kind := file_format(Path(file))) == ".parquet":
+        if (kind := file_format(Path(file))) is None:
+            import datasets
+            found = datasets.load_from_disk(file)
+            for table in found.values() if isinstance(found, dict) else [found]:
+                yield table.column_names, []
+                yield from ((table.column_names, part[column]) for part in table.iter(8192))
+        elif kind == ".parquet":
             import pyarrow.parquet as parquet
             with _open(file) as opened:
                 names = (table := parquet.ParquetFile(opened)).schema_arrow.names
@@ -335,12 +341,13 @@ def _column_cells(file:str, column:str|None)->Iterator[object]: # "" for an empt
 
 
 def column_texts(
-    source:str|Path,  # a table, a folder of tables, a pattern with `*`, or a URL
+    source:str|Path,  # a table, a folder of tables or one from `save_to_disk`, a pattern with `*`, or a URL
     column:str|None,  # with the texts; None is an error that says which columns there are
 )->Iterator[str]:
     "The texts of a column that are not empty, read when they are needed, the files in the order of their names."
-    files = files_of(source, _is_table)
-    if not all(file_format(Path(file)) for file in files or [""]):
+    saved = any((local_path(source)/name).is_file() for name in _saved)
+    files = [str(local_path(source))] if saved else files_of(source, _is_table)
+    if not saved and not all(file_format(Path(file)) for file in files or [""]):
         raise ValueError(f"{source} must end in {', '.join(_formats)} or be a folder of such files, and be there")
     for file in files:
         yield from filter(None, text_cells(_column_cells(file, column), file, column))
