@@ -258,8 +258,11 @@ class ClsModel(nn.Module):
         with torch.random.fork_rng(devices=[]):
             encoder = AutoModel.from_config(config, dtype=torch.float32, trust_remote_code=False)
             if (transform := settings.pop("transform")) is not None:
-                kinds = {kind.kind: kind for kind in (IsoLayer, IsoBN)}
-                transform = kinds[transform.pop("kind")](**transform)
+                kinds, kind = {kind.kind: kind for kind in (IsoLayer, IsoBN)}, transform.pop("kind", None)
+                if kind not in kinds:
+                    raise ValueError(f"`folder` {folder.name!r}: isolayer.json has a transform of kind {kind!r}, and "
+                                     f"{' and '.join(kinds)} are known")
+                transform = kinds[kind](**transform)
             model = cls(encoder, transform=transform, **settings)
         load_tied(model.encoder, str(folder/"encoder"/"model.safetensors"))
         rest = load_file(folder/"head.safetensors")

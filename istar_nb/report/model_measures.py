@@ -229,8 +229,10 @@ def model_inputs(
         for batch in batches:
             numbers = batch.pop("text_numbers", torch.full((len(batch["input_ids"]),), -1))
             if words and len(wrong := (batch["input_ids"] >= words).any(1).nonzero()):
-                raise ValueError(f"`texts`: number {int(numbers[wrong[0]])} (counted from 0) holds the name of a "
-                                 "special token for which the model has no embedding")
+                number = int(numbers[wrong[0]])
+                which = f"number {number} (counted from 0)" if number >= 0 else "one of them"
+                raise ValueError(f"`texts`: {which} holds the name of a special token for which the model has no "
+                                 "embedding")
             inputs = {k: v.to(device) for k, v in batch.items()}
             if mixed is None and not batch["attention_mask"].all():
                 mixed = padding_matters(model, inputs)

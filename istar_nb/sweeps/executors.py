@@ -41,6 +41,7 @@ class Job:
     wait: bool = False               # wait for a run that another process is carrying out, instead of leaving it
     started_in: str | None = None    # folder that relative names of a run are looked for in; None: the working folder
     models: str | None = None        # folder of pre-trained models; None for `ISTAR_MODELS`, or else runs/pretrained
+    bars: bool = False               # show the progress bars of a run
 
     def folder(self, config:RunConfig)->Path:
         "Where the checkpoints of a run are."
@@ -73,7 +74,7 @@ def _carry_out(config:RunConfig, job:Job)->RunRecord:
     folder, setup, started = job.folder(config), None, ""
     try:
         setup, progress = open_training(config, job.root, folder, job.remake, data_dir=job.data_dir, hub=job.hub,
-                                        progress=False)
+                                        progress=job.bars)
         started = progress.started
         return carry_through(setup, progress, job.root, folder, job.checkpoint_every)
     except Exception as error:

@@ -128,7 +128,7 @@ def sweep(
     data_dir, models = data_dir or os.environ.get("ISTAR_DATA"), os.environ.get("ISTAR_MODELS")
     folder = str(folder_beside(root, "checkpoints", checkpoints))
     job = Job(absolute(root), data_dir and absolute(data_dir), hub, folder, checkpoint_every, retry_failed, remake,
-              started_in=os.getcwd(), models=models and absolute(models))
+              started_in=os.getcwd(), models=models and absolute(models), bars=progress and executor == "local")
     refused, first = {}, {c.plain.id for c in configs if c.multiple}    # of which targets are multiples
     before = [] if dry_run or not first else [[c for c in configs if c.id in first]]
     for part in (*before, configs):

@@ -77,11 +77,13 @@ def join_parts(
                 archive.extractall(place, wanted)
         except BadZipFile as e:
             raise ValueError(f"{', '.join(part.name for part in parts)} make no whole zip archive: {e}") from e
-        made = Path(place, Path(wanted[0]).parent)
+        made = Path(place, *(str(Path(name).parent) for name in wanted[:1]))
         for name, right in hashes.items():
-            if (found := files_sha256([made/name])) != right:
-                raise ValueError(f"{name} in {', '.join(part.name for part in parts)} has the SHA-256 {found[:12]}…, "
-                                 f"and {right[:12]}… is wanted: install the packages again")
+            found = files_sha256([path for path in [made/name] if path.is_file()])
+            if found != right:
+                its = f"has the SHA-256 {found[:12]}…" if found else "is missing"
+                raise ValueError(f"{name} in {', '.join(part.name for part in parts)} {its}, and {right[:12]}… is "
+                                 "wanted: install the packages again")
         if not folder.exists():
             made.rename(folder)    # another process may have been faster
 
