@@ -154,7 +154,7 @@ class TaskRows:
     def read(self, tokenizer)->None:
         "Features of all rows, with a tokenizer of transformers."
         self.tokenizer, self.collate = tokenizer, Collator(tokenizer)
-        self.features, self.held_out = self.encode(self.train), self.encode(self.validation)
+        self.features, self.held_out = (self.encode(rows) for rows in (self.train, self.validation))
 
     def encode(self, rows:list[dict])->list[dict]:
         "Features of rows."

@@ -426,7 +426,7 @@ def model_hashes(
 # %% ../../nbs/training/03_records.ipynb #df77dce4
 def origin(config:RunConfig, data_dir:str|Path|None=None, hub:bool=False)->dict[str,str|None]:
     "The hashes of what a run would be made from today, by their names in a record."
-    return dict(sha256=data_sha256(config, data_dir, hub), **model_hashes(config.model))
+    return dict(model_hashes(config.model), sha256=data_sha256(config, data_dir, hub))
 
 # %% ../../nbs/training/03_records.ipynb #7aaec3aa
 def made_before(config:Described, root:str|Path, data_dir:str|Path|None=None, hub:bool=False, remake:bool=False,

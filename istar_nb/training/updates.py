@@ -275,6 +275,8 @@ def fine_tuning(
         encoder.config.use_cache = False
         enable = getattr(encoder, "activation_checkpointing_enable", None) or encoder.gradient_checkpointing_enable
         enable(dict(use_reentrant=False))
+    schedule, per_epoch = dict(constant="constant_with_warmup").get(c.schedule, c.schedule), len(data.groups(0))
+    trained = optimize(c, place, model, c.epochs*per_epoch, schedule, c.optimizer)
     penalty = placebo = twin = None
     targets = goal if isinstance(goal, list) else None
     if isinstance(c.placebo, str):
@@ -282,8 +284,6 @@ def fine_tuning(
     elif c.method_row.penalty:
         first = targets[0][1] if targets else goal or c.target
         penalty = make_penalty(replace(c, target=first), data.task.kind).to(place.device)
-    schedule, per_epoch = dict(constant="constant_with_warmup").get(c.schedule, c.schedule), len(data.groups(0))
-    trained = optimize(c, place, model, c.epochs*per_epoch, schedule, c.optimizer)
     weights = list(trained["model"].parameters())
     if c.placebo is True:
         placebo = RandomDirection(weights, c.seed)
