@@ -342,7 +342,7 @@ def test_two_claims_with_the_same_fields_are_an_error(monkeypatch):
     twice = istar_nb.study.claims.istar_figure8
     monkeypatch.setattr(istar_nb.study.claims, "pages", (twice, twice))
     with pytest.raises(ValueError, match="no two claims may have the same fields, and these have: .*single layer"):
-        istar_nb.study.claims._claims_of.__wrapped__(opened())
+        every_claim()
     with pytest.raises(ValueError, match="`fields` must fit one claim, and .* fits 0"): one([], topic="gain")
 
 

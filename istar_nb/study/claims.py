@@ -9,7 +9,7 @@ __all__ = ['pages', 'statements', 'stage_words', 'mains', 'every_claim', 'page_c
 
 # %% ../../nbs/study/07_claims.ipynb #9675cf9a
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -38,22 +38,23 @@ pages = (istar_table1, istar_table2, istar_figure2, istar_figure3, istar_figure4
          masked)
 
 # %% ../../nbs/study/07_claims.ipynb #5d6eb004
-@lru_cache(1)
-def _claims_of(evidence:Evidence)->tuple[Claim, ...]:
-    "The claims of all pages, computed once for each object."
+@lru_cache(64)
+def _claims_of(page:Callable, evidence:Evidence)->Sequence[Claim]:
+    "The claims of a page, computed once for each object."
     import pandas as pd
     with pd.option_context("mode.string_storage", "python"):    # in hundreds of small tables faster than Arrow's
-        claims = [claim for page in (*pages, at_papers_strength, declared_arms, declared) for claim in page(evidence)]
-    if twice := [c for c, times in Counter(claims).items() if times > 1]:
-        raise ValueError(f"no two claims may have the same fields, and these have: {'; '.join(map(statement, twice))}")
-    return tuple(correct(claims))
+        return page(evidence)
 
 
 def every_claim(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]: # in the order of the pages; the declared contrasts, which alone are tested, come last
     "The claims of all pages. Those of a folder are kept until one of its files changes."
-    return list(_claims_of(opened(root)))
+    evidence = opened(root)
+    claims = [c for page in (*pages, at_papers_strength, declared_arms, declared) for c in _claims_of(page, evidence)]
+    if twice := [c for c, times in Counter(claims).items() if times > 1]:
+        raise ValueError(f"no two claims may have the same fields, and these have: {'; '.join(map(statement, twice))}")
+    return correct(claims)
 
 # %% ../../nbs/study/07_claims.ipynb #75de66db
 def page_claims(
@@ -61,9 +62,9 @@ def page_claims(
     root=None,  # folder of the records, or `Evidence`; None for the checkout's own
 )->list[Claim]:
     "The claims of one page."
-    if page not in (known := [p.__name__ for p in pages]):
+    if page not in (known := {p.__name__: p for p in pages}):
         raise ValueError(f"`page` must be one of {', '.join(known)}, not {page!r}")
-    return [claim for claim in every_claim(root) if claim.page == page]
+    return correct(_claims_of(known[page], opened(root)))
 
 # %% ../../nbs/study/07_claims.ipynb #b11ad9a7
 def select(
