@@ -59,9 +59,10 @@ class Client(NotebookClient):
 
 
 def store_no_progress(cell):
-    "Forget what a cell printed whose result the site hides: how far a sweep is, and how long it takes."
+    "Forget what a cell showed whose result the site hides: how far a sweep is, in lines and bars, and how long it takes."
     if any(line.replace(" ", "") == "#|output:false" for line in cell.source.splitlines()[:3]):
-        cell.outputs = [output for output in cell.outputs if output.output_type != "stream"]
+        cell.outputs = [output for output in cell.outputs if output.output_type != "stream"
+                        and "application/vnd.jupyter.widget-view+json" not in output.get("data", {})]
 
 
 def store_no_controls(cell):
@@ -91,8 +92,8 @@ def run(path):
     Client(nb, timeout=900, coalesce_streams=True, resources={"metadata": {"path": str(path.parent)}},
            extra_arguments=["--log-level=40", "--InlineBackend.figure_formats=retina"]).execute()
     for cell in nb.cells:
-        store_no_controls(cell)
         if cell.cell_type == "code" and not flagged(cell): store_no_progress(cell)
+        store_no_controls(cell)
         if not flagged(cell): store_few_colors(cell)
     nb.metadata.pop("widgets", None)
     nb.metadata.pop("records", None)
