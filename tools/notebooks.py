@@ -59,7 +59,7 @@ class Client(NotebookClient):
 
 
 def store_no_progress(cell):
-    "Forget what a cell showed whose result the site hides: how far a sweep is, in lines and bars, and how long it takes."
+    "Forget what a cell showed whose result the site hides: how far a sweep is, in lines and in bars."
     if any(line.replace(" ", "") == "#|output:false" for line in cell.source.splitlines()[:3]):
         cell.outputs = [output for output in cell.outputs if output.output_type != "stream"
                         and "application/vnd.jupyter.widget-view+json" not in output.get("data", {})]
