@@ -229,8 +229,7 @@ def model_inputs(
         for batch in batches:
             numbers = batch.pop("text_numbers", torch.full((len(batch["input_ids"]),), -1))
             if words and len(wrong := (batch["input_ids"] >= words).any(1).nonzero()):
-                number = int(numbers[wrong[0]])
-                which = f"number {number} (counted from 0)" if number >= 0 else "one of them"
+                which = f"number {n} (counted from 0)" if (n := int(numbers[wrong[0]])) >= 0 else "one of them"
                 raise ValueError(f"`texts`: {which} holds the name of a special token for which the model has no "
                                  "embedding")
             inputs = {k: v.to(device) for k, v in batch.items()}

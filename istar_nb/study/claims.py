@@ -64,7 +64,7 @@ def page_claims(
     "The claims of one page."
     if page not in (known := {p.__name__: p for p in pages}):
         raise ValueError(f"`page` must be one of {', '.join(known)}, not {page!r}")
-    return correct(_claims_of(known[page], opened(root)))
+    return list(_claims_of(known[page], opened(root)))
 
 # %% ../../nbs/study/07_claims.ipynb #b11ad9a7
 def select(

@@ -147,8 +147,7 @@ def divided(
     variable = _visible.get(devices[0].type) if devices else None
     if variable is None:
         return [None]*runs, threads
-    visible = os.environ.get(variable)
-    names = visible.split(",") if visible else [str(i) for i in range(len(devices))]
+    names = visible.split(",") if (visible := os.environ.get(variable)) else [str(i) for i in range(len(devices))]
     parts = [[names[(i*processes + j) % len(names)] for j in range(processes)] for i in range(runs)]
     return [f"{variable}={','.join(part)}" for part in parts], threads
 
@@ -181,9 +180,7 @@ class Worker(Team):
         ended:queue.Queue,  # where it goes when they have ended
     ):
         self.config, self.device = config, device
-        variables = {"OMP_NUM_THREADS": str(threads)}
-        if device is not None:
-            variables |= dict([device.split("=")])
+        variables = dict([device.split("=")] if device else [], OMP_NUM_THREADS=str(threads))
         code = "import sys; from istar_nb.sweeps.executors import carry_out_order; sys.exit(carry_out_order())"
         order = dict(config=asdict(config), job=asdict(job), threads=threads)
         super().__init__(code, order, variables, processes, lambda: ended.put(self))
@@ -263,9 +260,8 @@ def on_ray(configs:Sequence[RunConfig], job:Job, places:Resources)->Iterator[Eve
     own = places.address is None and "RAY_ADDRESS" not in os.environ
     if mine:
         ray.init(address=places.address, log_to_driver=False, include_dashboard=False if own else None)
-    gpus = places.gpus_per_run
-    if gpus is None:
-        gpus = places.processes_per_run if ray.cluster_resources().get("GPU") else 0
+    usual = places.processes_per_run if ray.cluster_resources().get("GPU") else 0
+    gpus = usual if places.gpus_per_run is None else places.gpus_per_run
     cores = places.processes_per_run*(places.threads or 1)
     task = ray.remote(num_cpus=cores, num_gpus=gpus, max_retries=places.restarts)(_on_machine)
     pending = {task.remote(config, job, places): config for config in configs}

@@ -77,13 +77,14 @@ def join_parts(
                 archive.extractall(place, wanted)
         except BadZipFile as e:
             raise ValueError(f"{', '.join(part.name for part in parts)} make no whole zip archive: {e}") from e
-        made = Path(place, *(str(Path(name).parent) for name in wanted[:1]))
+        if lacking := sorted(hashes.keys() - {Path(name).name for name in wanted}):
+            raise ValueError(f"{', '.join(part.name for part in parts)} lack {', '.join(lacking)}: install the "
+                             "packages again")
+        made = Path(place, Path(wanted[0]).parent)
         for name, right in hashes.items():
-            found = files_sha256([path for path in [made/name] if path.is_file()])
-            if found != right:
-                its = f"has the SHA-256 {found[:12]}…" if found else "is missing"
-                raise ValueError(f"{name} in {', '.join(part.name for part in parts)} {its}, and {right[:12]}… is "
-                                 "wanted: install the packages again")
+            if (found := files_sha256([made/name])) != right:
+                raise ValueError(f"{name} in {', '.join(part.name for part in parts)} has the SHA-256 {found[:12]}…, "
+                                 f"and {right[:12]}… is wanted: install the packages again")
         if not folder.exists():
             made.rename(folder)    # another process may have been faster
 
