@@ -229,7 +229,7 @@ def plan(
     retry_failed:bool=False,     # count failed runs among those to do
 )->Plan:
     "What of a grid is done, what failed and what is left."
-    records = {record.id: record for record in iterate_records(root)}
+    records = {record.id: record for record in iterate_records(root, ids={c.id for c in configs})}
     return Plan(configs, {run: record.status for run, record in records.items()}, retry_failed,
                 {run: record.data for run, record in records.items()})
 

@@ -25,7 +25,7 @@ from .grids import Plan, grid, option_types, plan, show_plan, whole_numbers, wit
 from ..base.checks import check_number
 from ..base.files import absolute, folder_beside, json_files, open_root, read_text, write_whole
 from ..base.programs import check_alone
-from ..training.records import RunRecord, find_record, finite, other_origin, remedy
+from ..training.records import RunRecord, finite, iterate_records, other_origin, remedy
 from ..training.runs import RunConfig
 
 # %% ../../nbs/sweeps/02_sweeps.ipynb #89240bf5
@@ -137,7 +137,8 @@ def sweep(
             show_plan(planned)
             continue
         refused |= _go_through(planned, executors[executor], job, places, progress)
-    return [record for c in configs if (record := refused.get(c.id) or find_record(job.root, c.id)) is not None]
+    found = {record.id: record for record in iterate_records(job.root, ids={c.id for c in configs})} | refused
+    return [found[c.id] for c in configs if c.id in found]
 
 # %% ../../nbs/sweeps/02_sweeps.ipynb #44d33364
 def _check_selection(configs:Sequence[RunConfig], hold_out:float, by:Sequence[str])->None:

@@ -327,14 +327,19 @@ class Described:
         return (folder/run_file).is_file() and (folder/run_file).read_text(encoding="utf-8") == self.canonical
 
     @property
+    def own(self)->dict: # name -> value
+        "What stands in place of the fields that are left open."
+        return {}
+
+    @property
     def complete(self)->Self:
         "The same configuration with nothing left open."
-        return self
+        return replace(self, **own) if (own := self.own) else self
 
     @property
     def canonical(self)->str:
         "JSON of what differs from the defaults, keys sorted: the same text for the same run."
-        mine, plain = vars(self.complete), _plain(type(self))
+        mine, plain = vars(self) | self.own, _plain(type(self))    # a `complete` one would be checked once more
         changed = {k: v for k, v in mine.items() if v != plain[k]}
         return json.dumps(dict(schema=schema, **self.header, **changed), sort_keys=True)
 
@@ -445,8 +450,8 @@ class RunConfig(Described):
             object.__setattr__(self, "task", own_name(self.train))
 
     @property
-    def complete(self)->"RunConfig":
-        "The same run with the method's own values in place of None."
+    def own(self)->dict: # name -> value
+        "The method's own values, for what is None; without a penalty the defaults, for options that change nothing."
         own = {name: value for name, value in method_of(self.method).own.items() if getattr(self, name) is None}
         if self.target is not None and self.lam is None and has_penalty(self.method):
             own["lam"] = 1.
@@ -454,8 +459,7 @@ class RunConfig(Described):
             own.pop("lam", None)
         if self.method == "none":
             own |= {name: defaults[name] for name in owners} | dict(lam=0., tokens="real")
-        left = {name: value for name, value in own.items() if getattr(self, name) != value}
-        return replace(self, **left) if left else self
+        return {name: value for name, value in own.items() if getattr(self, name) != value}
 
     @property
     def plain(self)->"RunConfig":
