@@ -1,28 +1,35 @@
 """Pages that train or draw: the live cell comes before stored records, and the cell of full size can be carried out.
 
-That cell is run on the simulated accelerator with two tiny encoders, few rows and two steps in place of the paper's.
+That cell is run with two tiny encoders, few rows and one step in place of the paper's; one page of each paper is run on
+the simulated accelerator.
 """
 import ast
 import json
 import re
 import shutil
+from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import pytest
+import torch.multiprocessing as mp
+from processes import serve
 from simulated import Accelerator
 
 import istar_nb as inb
 from istar_nb.study.hours import at_least, gpu_hours
 from istar_nb.sweeps import sweeps
-from istar_nb.sweeps.grids import grid, load_sweep
+from istar_nb.sweeps.grids import grid, load_sweep, read_yaml
 from istar_nb.sweeps.sweeps import sweep
 from istar_nb.training.records import find_record
 
 root = Path(__file__).resolve().parents[1]
 folder = root/"nbs"/"experiments"
+seeds = [0, 1, 2, 3, 4]    # of the papers' grids
 CALL = re.compile(r"\b(inb\.sweep|sweeps\.select|run_stability)\(")
 
 
@@ -41,7 +48,8 @@ pages = {path.stem: cells_of(path) for path in sorted(folder.glob("*.ipynb"))}
 pages = {name: cells for name, cells in pages.items() if any(text(c) == "## From the stored records" or
          text(c).startswith("## From the stored records\n") for c in cells)}
 shares_gpus = ("istar_table1", "isolayer_table2", "shrink_table2")    # one page of each paper
-training = [name for name in pages if name != "istar_figure2"]    # which draws samples
+# All but the page that draws samples; those first that train on the simulated accelerator, since pages share their runs.
+training = [*shares_gpus, *(name for name in pages if name not in (*shares_gpus, "istar_figure2"))]
 
 
 def places(cells):
@@ -87,20 +95,37 @@ def definitions(cells):
 
 
 def cut(config):
-    "The same method for two steps, or for 16 where steps are drawn, with a tiny encoder of the same architecture."
+    "The same method for one step, with a tiny encoder of the same architecture; for ten of two epochs where these are drawn."
     kind = next(kind for kind in ("albert", "distilbert", "roberta", "bert") if kind in config.model)
     own = dict(layers=None if config.layers is None else (1,))
-    if config.method == "isolayer": own["stage_epochs"] = 2
-    rows = 128 if config.batch_size == 64 else 16    # Shrink's, of which every tenth step is logged
-    return replace(config, task="stdlib-docs", model=f"tiny-{kind}", epochs=2, batch_size=16, accumulate=1, limit=rows,
-                   validation_limit=16, max_length=8, precision="fp32", seed=0, **own)
+    if config.method == "isolayer": own["stage_epochs"] = 1
+    rows, epochs = (80, 2) if config.batch_size == 64 else (16, 1)    # Shrink's, of which every tenth step is logged
+    return replace(config, task="stdlib-docs", model=f"tiny-{kind}", epochs=epochs, batch_size=16, accumulate=1,
+                   limit=rows, validation_limit=16, max_length=8, precision="fp32", seed=0, **own)
 
 
 def shortened(configs):
     "One run of each method, kind of bars and sign of λ with the first two encoders, cut."
     first = list(dict.fromkeys(c.model for c in configs))[:2]
-    kinds = {(c.model, c.method, c.selection, (c.lam or 0) > 0): cut(c) for c in reversed(configs) if c.model in first}
-    return list({c.id: c for c in kinds.values()}.values())
+    kinds = {(c.model, c.method, c.selection, (c.lam or 0) > 0): c for c in reversed(configs) if c.model in first}
+    return list({c.id: c for c in map(cut, kinds.values())}.values())
+
+
+@cache
+def made_once(spec): return grid(json.loads(spec))
+
+
+def configs_of(spec):
+    "What `grid` makes of a page's thousands of runs, once for all calls of its cell."
+    return made_once(json.dumps(spec))
+
+
+@pytest.fixture(scope="module")
+def known():
+    "The ids of the first seed's runs of all grids of the papers, each of which has the same five seeds."
+    specs = [read_yaml(path) for path in (folder/"grids").glob("paper-*.yaml")]
+    assert all(spec["seeds"] == seeds for spec in specs)
+    return {c.id for spec in specs for c in grid(spec | dict(seeds=seeds[:1]))}
 
 
 def test_running_all_cells_of_a_notebook_starts_nothing_that_needs_a_gpu_or_the_network():
@@ -133,13 +158,13 @@ def drawn():
 
 
 @pytest.mark.parametrize("name", training)
-def test_the_cell_for_gpus_can_be_carried_out(name, monkeypatch, tmp_path, store):
+def test_the_cell_for_gpus_can_be_carried_out(name, monkeypatch, tmp_path, store, known):
     "With two encoders, in a store that other cells use as well, of which it shows its own runs alone."
     cells, asked, made, shared, shown = pages[name], [], [], [], []
     paper = places(cells)[2]
     chosen = "sweeps.select(" in text(cells[paper])
     def asked_for(spec):
-        asked[:] = grid(spec)
+        asked[:] = configs_of(spec)
         return shortened(asked)
     def small(spec, root, **options):
         found = sweep(spec, root=root, progress=False)
@@ -147,6 +172,7 @@ def test_the_cell_for_gpus_can_be_carried_out(name, monkeypatch, tmp_path, store
         return found
     def together(config, root, hub, processes): shared.append((config.id, hub, processes))
     monkeypatch.setattr(inb, "train", together)
+    monkeypatch.setattr(inb, "grid", configs_of)
     monkeypatch.setattr(inb, "sweep", lambda spec, **options: small(asked_for(spec), **options))
     monkeypatch.setattr(inb, "load_sweep", lambda spec, root: load_sweep(asked_for(spec), root=root))
     select = sweeps.select
@@ -157,7 +183,7 @@ def test_the_cell_for_gpus_can_be_carried_out(name, monkeypatch, tmp_path, store
         monkeypatch.chdir(folder)
         names = definitions(cells)
         names["display"], names["torch"] = shown.append, SimpleNamespace(cuda=SimpleNamespace(device_count=lambda: 8))
-        with Accelerator(): exec(compile(awake, name, "exec"), names)
+        with Accelerator() if name in shares_gpus else nullcontext(): exec(compile(awake, name, "exec"), names)
         tables = [str(table) for table in shown]
         shown.clear()
         return (*drawn(), tables)
@@ -170,14 +196,15 @@ def test_the_cell_for_gpus_can_be_carried_out(name, monkeypatch, tmp_path, store
     for run in {r.id for r in made}: shutil.copy(store/"runs"/f"{run}.json", tmp_path/"runs")
     if chosen: shutil.copytree(store/"runs"/"selection", tmp_path/"runs"/"selection")
     assert carried_out(tmp_path) == (words, points, tables), "only runs of its own are shown"
-    known = {c.id for path in (folder/"grids").glob("paper-*.yaml") for c in grid(path)}
-    assert {c.id for c in asked} <= known, "the grids of `full_size_grids` have these runs"
+    first = [c for c in asked if c.seed == 0]
+    assert {c.id for c in first} <= known, "the grids of `full_size_grids` have these runs"
+    assert Counter(c.seed for c in asked) == dict.fromkeys(seeds, len(first))
     assert shared == ([(asked[-1].id, True, 8)]*2 if name in shares_gpus else []), "one run takes all GPUs"
     count = f"{len({replace(c, seed=0) for c in asked}):,} candidates" if chosen else f"{len(asked):,} runs"
     assert re.search(rf"\b{count}\b", text(cells[paper - 1])), f"{count} are asked for"
     hours = gpu_hours(asked)
     if chosen:    # every candidate once, and the one chosen in each place with every seed
-        tuned, seeds = {(c.task, c.model) for c in asked}, {c.seed for c in asked}
+        tuned = {(c.task, c.model) for c in asked}
         hours = hours/len(seeds) + hours*len(tuned)*len(seeds)/len(asked)
     assert f"[at least {at_least(hours)} hours](../study/10_hours.ipynb) on one H100" in text(cells[paper - 1])
 
@@ -190,6 +217,8 @@ def test_the_run_that_all_gpus_share_is_one_of_the_sweep(monkeypatch, tmp_path):
     last = next(i for i, part in enumerate(block.body) if "inb.train(" in ast.unparse(part))
     of_page = ast.Module(block.body[:last + 1], [])
     monkeypatch.chdir(tmp_path)
+    serve()
+    monkeypatch.setattr(mp, "spawn", partial(mp.start_processes, start_method="forkserver"))    # `test_launchers` starts interpreters
     names = dict(inb=SimpleNamespace(grid=lambda spec: [cut(c) for c in grid(spec)], train=inb.train),
                  torch=SimpleNamespace(cuda=SimpleNamespace(device_count=lambda: 2)))
     exec(compile(of_page, name, "exec"), names)
