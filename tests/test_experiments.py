@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections import Counter
 from dataclasses import asdict, replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import istar_nb.study.claims
+import istar_nb.sweeps.grids
 from istar_nb.study.answers import answers, basis_table, best_of_settings, beside, sentences
 from istar_nb.study.claims import (claim_cells, claims_table, every_claim, in_points, main_claims, one, page_claims,
                                    pages, plot_main, statement, statements)
@@ -22,10 +24,10 @@ from istar_nb.study.control_claims import (Declared, arm_of, at_papers_strength,
 from istar_nb.study.evidence import Evidence, dose_of, opened, updates_of
 from istar_nb.study.findings import appendix
 from istar_nb.study.verdicts import correct, meanings
-from istar_nb.sweeps.grids import grid
+from istar_nb.sweeps.grids import grid as read_grid
 from istar_nb.text.tasks import task_title
 from istar_nb.training.records import record_json, record_texts
-from istar_nb.training.runs import defaults
+from istar_nb.training.runs import RunConfig, defaults
 
 root = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(root/"tools"))
@@ -35,8 +37,49 @@ folder = root/"nbs"/"experiments"
 names = [page.__name__ for page in pages]
 
 
+grid = cache(read_grid)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def read_once():
+    "Every grid is read once, and every id computed once: each of the stores here asks for all of them anew."
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (istar_nb.sweeps.grids, istar_nb.study.evidence, istar_nb.study.control_claims):
+            patch.setattr(module, "grid", grid)
+        patch.setattr(RunConfig, "id", property(cache(RunConfig.id.fget)))
+        yield
+
+
+class Noting(Evidence):
+    "The records of the checkout; `asked` has the grids whose runs are asked for."
+    def __init__(self):
+        super().__init__()
+        whole, self.asked = opened(), set()
+        for name in ("every_record", "every_epoch", "collapsed", "selected", "majority", "pretrained"):
+            setattr(self, name, getattr(whole, name))
+
+    def ids(self, *grids):
+        self.asked.update(grids)
+        return super().ids(*grids)
+
+
+asked_by = {}    # name of a page -> the grids that its claims read, once they have been computed
+
+
+def noted(page):
+    "A page whose grids are noted."
+    def computed(evidence):
+        evidence.asked = asked_by[page.__name__] = set()
+        try: return page(evidence)
+        finally: evidence.asked = set()
+    return computed
+
+
 @pytest.fixture(scope="module")
-def claims(): return every_claim()
+def claims():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(istar_nb.study.claims, "pages", tuple(map(noted, pages)))
+        return every_claim(Noting())
 
 
 def cells_of(name): return json.loads((folder/f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
@@ -243,16 +286,34 @@ def test_an_unknown_page_and_a_folder_without_records_are_errors_that_say_so(tmp
     with pytest.raises(ValueError, match="`root` must hold a folder `runs`"): every_claim(tmp_path)
 
 
-@pytest.mark.system
-@pytest.mark.parametrize("kept", ["", "cola", "scratch-figure8", "pretrained-downstream", "dose"])
-def test_every_page_can_be_computed_from_a_store_of_ones_own(kept, tmp_path):
-    "A store with the runs of one grid, or with none: claims that lack runs say so, and no sentence has a gap."
-    own, whole = tmp_path/"results", opened()
+def own_store(path, kept):
+    "A store of one's own with the runs of one grid, or with none."
+    own, whole = path/"results", opened()
     for folder in ("runs", "pretrained", "stability"): (own/folder).mkdir(parents=True)
     shutil.copytree(whole.root/"stability", own/"stability", dirs_exist_ok=True)
     shutil.copy(whole.root/"majority.json", own)
     copy_runs(whole, own/"runs", whole.ids(kept) if kept else ())
-    found = every_claim(own)
+    return own
+
+
+@pytest.fixture(scope="module")
+def claims_of_one_grid(tmp_path_factory): return every_claim(own_store(tmp_path_factory.mktemp("one"), "cola"))
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("kept", ["", "cola", "scratch-figure8", "pretrained-downstream", "dose"])
+def test_every_page_can_be_computed_from_a_store_of_ones_own(kept, tmp_path, claims, claims_of_one_grid):
+    """A store with the runs of one grid, or with none: claims that lack runs say so, and no sentence has a gap.
+
+    Pages that read none of these runs find as little as with another grid's.
+    """
+    if kept == "cola": found = claims_of_one_grid
+    elif not kept: found = every_claim(own_store(tmp_path, kept))
+    else:
+        runs = {*opened().ids(kept)}
+        reading = {page for page, grids in asked_by.items() if runs & {*opened().ids(*grids)}}
+        assert reading
+        found = claims_with(own_store(tmp_path, kept), reading, claims_of_one_grid)
     said = [*sentences(found), *beside(found), basis_table(answers(found)), appendix(found), *map(statement, found),
             *(c.ours for c in found)]
     assert not [text for text in said if "nan" in text.split() or "+nan" in text or "None" in text]
@@ -270,28 +331,32 @@ ALTERED = {    # sentence -> which runs, and what is added to their scores or th
     4: (lambda c: c["method"] == "isolayer" and c.get("stage_loss", "joint") == "task", -0.1, 0.)}
 
 
-def altered(path):
-    "The claims of a copy of the records in which those runs have other scores or IsoScores."
-    copy, changed = path/"results", Counter()
-    shutil.copytree(root/"results", copy, ignore=shutil.ignore_patterns("rerun", "demo", "benchmarks"))
-    for name, text in record_texts(root/"results"/"runs"):
-        record = json.loads(text)
+def claims_with(evidence, touched, others):
+    "All claims, those of some pages computed from the evidence, and the others as they were."
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(istar_nb.study.claims, "pages", tuple(page for page in pages if page.__name__ in touched))
+        return [*(c for c in others if c.page not in {*touched, "declared"}), *every_claim(evidence)]
+
+
+def altered(claims):
+    "The claims, those on the pages of the sentences from records where those runs have other scores or IsoScores."
+    evidence, changed = Noting(), Counter()
+    records = evidence.every_record = dict(evidence.every_record)
+    del evidence.every_epoch, evidence.collapsed    # which follow from them
+    for run, record in records.items():
         for number, (chosen, score, isoscore) in ALTERED.items():
-            if record["status"] != "done" or not chosen(record["config"]): continue
-            record["score"] += score
-            record["epochs"][-1][record["metric"]] += score
-            for epoch in record["epochs"]: epoch["isoscore"] += isoscore
-            (copy/"runs"/f"{name}.json").write_text(json.dumps(record), encoding="utf-8")
+            if record.status != "done" or not chosen(record.config): continue
+            epochs = [epoch | dict(isoscore=epoch["isoscore"] + isoscore) for epoch in record.epochs]
+            epochs[-1][record.metric] += score
+            records[run] = replace(record, score=record.score + score, epochs=epochs)
             changed[number] += 1
     assert len(changed) == len(ALTERED) and min(changed.values()) > 2
-    found = every_claim(copy)
-    shutil.rmtree(copy)
-    return found
+    return claims_with(evidence, {c.page for answer in answers(claims) for c in answer.claims}, claims)
 
 
 @pytest.mark.system
-def test_sentences_change_when_their_records_do(claims, tmp_path):
-    before, after = sentences(claims), sentences(altered(tmp_path))
+def test_sentences_change_when_their_records_do(claims):
+    before, after = sentences(claims), sentences(altered(claims))
     assert [number for number in ALTERED if after[number] == before[number]] == []
     assert after[2] == before[2]    # the third is about the paper's own table
 
@@ -403,7 +468,7 @@ def test_one_command_does_the_declared_runs_seed_by_seed(monkeypatch):
         assert {command.tiny(c).model for c in seeds[0]} == {"tiny-bert"}
 
 
-def test_a_page_is_stale_when_a_record_is_new_or_changed(tmp_path):
+def test_a_page_is_stale_when_a_record_is_new_or_changed(tmp_path, monkeypatch):
     "The check compares the stored hash with the records that the page names, and with no others."
     path = folder/"shrink_figure1.ipynb"
     nb, copy = json.loads(path.read_text(encoding="utf-8")), tmp_path/"results"
@@ -411,7 +476,8 @@ def test_a_page_is_stale_when_a_record_is_new_or_changed(tmp_path):
     names = records.names_of(nb, root/"results")
     copy_runs(opened(), copy/"runs", [Path(name).stem for name in names])
     stored = nb["metadata"]["records"]
-    assert records.hash_of(nb, copy) == stored and path.relative_to(root) not in records.stale()
+    monkeypatch.setattr(records, "pages", lambda: [path])    # `make check` goes through all
+    assert records.hash_of(nb, copy) == stored and records.stale() == records.stale(copy) == []
     kept = copy/min(names)
     whole = kept.read_bytes()
     (kept.parent/"0123456789abcdef.json").write_bytes(whole)
@@ -419,19 +485,17 @@ def test_a_page_is_stale_when_a_record_is_new_or_changed(tmp_path):
     kept.write_bytes(whole + b" ")
     assert records.hash_of(nb, copy) != stored
     kept.unlink()    # as it was before the run was made
-    assert records.hash_of(nb, copy) != stored
+    assert records.hash_of(nb, copy) != stored and records.stale(copy) == [path.relative_to(root)]
 
 
-@pytest.mark.parametrize("page", pages, ids=names)
-def test_a_page_names_the_grids_that_its_claims_read(page):
-    evidence = opened()
-    own = Evidence(evidence.root)
-    for name in ("every_record", "every_epoch", "collapsed", "selected", "majority", "pretrained"):
-        setattr(own, name, getattr(evidence, name))
-    page(own)
-    nb = json.loads((folder/f"{page.__name__}.ipynb").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("page", names)
+def test_a_page_names_the_grids_that_its_claims_read(page, claims, monkeypatch):
+    evidence, ids_of = opened(), records.ids_of
+    monkeypatch.setattr(records, "ids_of", lambda path: [] if path.stem.startswith("paper-") else ids_of(path))    # thousands
+    nb = json.loads((folder/f"{page}.ipynb").read_text(encoding="utf-8"))
     read = {Path(name).stem for name in records.names_of(nb, evidence.root)}
-    for grid_of in own.known: assert {*own.known[grid_of]} & {*evidence.every_record} <= read, grid_of
+    assert asked_by[page] or page == "istar_figure2", "all others are about runs"
+    for name in asked_by[page]: assert {*evidence.ids(name)} & {*evidence.every_record} <= read, name
 
 
 COUNTED = r"\b(\d[\d,]*\d|\d|[a-z]+) (?:training |validation )?(rows|updates|epochs|seeds)\b"
