@@ -2,9 +2,11 @@
 import json
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
+import torch.multiprocessing as mp
 
 import istar_nb.training.training as training
 from istar_nb.base.files import run_lock
@@ -12,6 +14,7 @@ from istar_nb.text.encoders import load_encoder
 from istar_nb.training.records import find_record, iterate_records
 from istar_nb.training.runs import RunConfig
 from istar_nb.training.training import launch, train
+from processes import serve
 from toy_task import write_model, write_task
 
 
@@ -153,8 +156,10 @@ def test_a_refused_place_leaves_no_record(made, tmp_path, options):
     assert not list(tmp_path.rglob("*.json"))
 
 
-def test_too_few_rows_for_the_processes(made, tmp_path):
+def test_too_few_rows_for_the_processes(made, tmp_path, monkeypatch):
     config, data = made
+    serve()
+    monkeypatch.setattr(mp, "spawn", partial(mp.start_processes, start_method="forkserver"))    # `test_launchers` starts interpreters
     with pytest.raises(ChildProcessError, match="a batch of 1 rows, and 2 processes"):
         launch(replace(config, limit=1), 2, root=tmp_path, data_dir=data, progress=False)
     assert not list(tmp_path.rglob("*.json"))

@@ -2,12 +2,13 @@
 import json
 import re
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 
-from istar_nb.study import pretraining
+from istar_nb.study import corpus, pretraining
 from istar_nb.study.corpus import gather_texts, generator_of, mask_tokens
 from istar_nb.text.encoders import load_encoder
 from istar_nb.penalties.isolayer import ClsModel
@@ -22,25 +23,38 @@ config = PretrainConfig(texts="stdlib-docs", hold_out=0.05, vocabulary=600, leng
                         steps=60, batch_size=16, lr=5e-3, evaluate_every=20, lam=0.5)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def gathered_once():
+    "The runs of this process have the same texts, which are gathered once, and pieces of words, which are learned once."
+    learned = cache(corpus._learn_pieces)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pretraining, "gather_texts", cache(gather_texts))
+        patch.setattr(corpus, "_learn_pieces", lambda texts, vocabulary: dict(learned(tuple(texts), vocabulary)))
+        yield
+
+
 def run(config, folder, **kwargs):
     return pretrain(config, folder, models=folder, checkpoints=folder/"checkpoints", progress=False, **kwargs)
 
 
-def run_often_saved(folder): run(config, folder, checkpoint_every=2)
+shorter = replace(config, steps=24, evaluate_every=8)
+
+
+def run_often_saved(folder): run(shorter, folder, checkpoint_every=2)
 
 
 def test_killed_in_the_middle(tmp_path):
-    (tmp_path/"held").write_text("checkpoint-000000028")
+    (tmp_path/"held").write_text("checkpoint-000000014")
     process = Process(run_often_saved, tmp_path/"killed", folder=tmp_path, HELD=tmp_path/"held")
-    wait_for_update(tmp_path/"killed"/"checkpoints", 26, process)
+    wait_for_update(tmp_path/"killed"/"checkpoints", 12, process)
     process.kill()
-    assert find_record(tmp_path/"killed", config.id, PretrainRecord) is None
+    assert find_record(tmp_path/"killed", shorter.id, PretrainRecord) is None
     for name in ("killed", "whole"):
         out = Process(run_often_saved, tmp_path/name, folder=tmp_path).wait()
-        assert find_record(tmp_path/name, config.id, PretrainRecord) is not None, out
-    killed, whole = (find_record(tmp_path/name, config.id, PretrainRecord) for name in ("killed", "whole"))
-    assert killed.same == whole.same and [e["update"] for e in killed.evaluations] == [0, 20, 40, 60]
-    weights = [(tmp_path/name/config.id/"model.safetensors").read_bytes() for name in ("killed", "whole")]
+        assert find_record(tmp_path/name, shorter.id, PretrainRecord) is not None, out
+    killed, whole = (find_record(tmp_path/name, shorter.id, PretrainRecord) for name in ("killed", "whole"))
+    assert killed.same == whole.same and [e["update"] for e in killed.evaluations] == [0, 8, 16, 24]
+    weights = [(tmp_path/name/shorter.id/"model.safetensors").read_bytes() for name in ("killed", "whole")]
     assert weights[0] == weights[1]
     assert not list((tmp_path/"killed"/"checkpoints").iterdir())
 
@@ -153,14 +167,14 @@ def test_masks_change_with_every_update_and_spare_special_tokens():
 
 
 def test_texts_are_free_of_validation_text(data_dir):
-    corpus, data = gather_texts("rte+stsb", data_dir), [load_task(name, data_dir) for name in ("rte", "stsb")]
+    texts, data = gather_texts("rte+stsb", data_dir), [load_task(name, data_dir) for name in ("rte", "stsb")]
     def words(text): return " ".join(re.findall(r"\w+", text.casefold()))
     train, validation = ({words(row[c]) for d in data for row in getattr(d, split) for c in d.task.texts}
                          for split in ("train", "validation"))
     assert len(train & validation) > 100, "else the test shows nothing"
-    assert not {words(text) for text in corpus.train + corpus.held_out} & validation
+    assert not {words(text) for text in texts.train + texts.held_out} & validation
     long = "\n".join(f" {text} " for text in validation if len(text.split()) >= 8)
-    for text in corpus.train[::20]:
+    for text in texts.train[::20]:
         w = words(text).split()
         assert not any(f" {' '.join(w[i:i+8])} " in long for i in range(len(w)-7))
 

@@ -11,6 +11,7 @@ import sys
 import sysconfig
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 
 from istar_nb.text.features import Collator, encode
-from istar_nb.text.tasks import TOPICS, stdlib_docs, stdlib_sentences
+from istar_nb.text.tasks import TOPICS, stdlib_docs
 from istar_nb.text.tasks import span_answers, task_metrics
 from istar_nb.text.tasks import TASKS, content_hash, load_task
 
@@ -136,7 +137,8 @@ def test_stdlib_docs_ignores_everything_but_the_library(monkeypatch):
     assert (data.source == "stdlib"
             and {row["label"] for row in data.train} == {row["label"] for row in data.validation} == set(range(8)))
     assert not {row["sentence"] for row in data.train} & {row["sentence"] for row in data.validation}
-    files = {row["file"] for row in stdlib_sentences()}
+    files = {row["file"] for rows in (stdlib_docs()["train"], stdlib_docs()["validation"]) for row in rows}
+    assert len(files) > 100
     assert not [f for f in files if {"test", "tests", "site-packages", "idlelib"} & set(f.split("/"))]
     assert {f.split("/")[0].removesuffix(".py") for f in files} <= {name for names in TOPICS.values() for name in names}
 
@@ -190,8 +192,12 @@ def official(answers, rows):
                 exact_match=np.mean([a in truths for a, truths in given]))
 
 
+@cache
+def stored(name): return load_task(name, DATA)
+
+
 @pytest.fixture(scope="module", params=ROWS)
-def real(request): return load_task(request.param, DATA)
+def real(request): return stored(request.param)
 
 
 @real_data
@@ -228,7 +234,7 @@ def one_hot(features, key):
 @with_minilm
 @pytest.mark.parametrize("length", [384, 64])
 def test_squad_answers_survive_the_round_trip(length, minilm):
-    rows = load_task("squad", DATA).validation[::53][:200]
+    rows = stored("squad").validation[::53][:200]
     features = encode(rows, TASKS["squad"], minilm, max_length=length)
     assert {f["example"] for f in features} == set(range(len(rows))) and len(features) > len(rows)
     whole = {f["example"] for f in features if f["start_positions"]}
@@ -246,7 +252,7 @@ def test_squad_answers_survive_the_round_trip(length, minilm):
 
 @real_data
 def test_squad_scores_are_the_official_ones():
-    rng, rows = np.random.default_rng(0), load_task("squad", DATA).validation[::7]
+    rng, rows = np.random.default_rng(0), stored("squad").validation[::7]
     def damaged(text):
         words = text.split() + ["the", "extra"]
         return " ".join(rng.permutation(words[rng.integers(0, 2):rng.integers(1, len(words) + 1)]))
