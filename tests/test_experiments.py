@@ -491,7 +491,8 @@ def test_a_page_is_stale_when_a_record_is_new_or_changed(tmp_path, monkeypatch):
 @pytest.mark.parametrize("page", names)
 def test_a_page_names_the_grids_that_its_claims_read(page, claims, monkeypatch):
     evidence, ids_of = opened(), records.ids_of
-    monkeypatch.setattr(records, "ids_of", lambda path: [] if path.stem.startswith("paper-") else ids_of(path))    # thousands
+    # without the thousands of runs at the papers' size
+    monkeypatch.setattr(records, "ids_of", lambda path: [] if path.stem.startswith("paper-") else ids_of(path))
     nb = json.loads((folder/f"{page}.ipynb").read_text(encoding="utf-8"))
     read = {Path(name).stem for name in records.names_of(nb, evidence.root)}
     assert asked_by[page] or page == "istar_figure2", "all others are about runs"

@@ -48,7 +48,7 @@ pages = {path.stem: cells_of(path) for path in sorted(folder.glob("*.ipynb"))}
 pages = {name: cells for name, cells in pages.items() if any(text(c) == "## From the stored records" or
          text(c).startswith("## From the stored records\n") for c in cells)}
 shares_gpus = ("istar_table1", "isolayer_table2", "shrink_table2")    # one page of each paper
-# All but the page that draws samples; those first that train on the simulated accelerator, since pages share their runs.
+# All but the page that draws samples. Those that train on the simulated accelerator come first: pages share their runs.
 training = [*shares_gpus, *(name for name in pages if name not in (*shares_gpus, "istar_figure2"))]
 
 
@@ -95,7 +95,7 @@ def definitions(cells):
 
 
 def cut(config):
-    "The same method for one step, with a tiny encoder of the same architecture; for ten of two epochs where these are drawn."
+    "The same method for one step, or for ten in two epochs where these are drawn, with a tiny encoder of its kind."
     kind = next(kind for kind in ("albert", "distilbert", "roberta", "bert") if kind in config.model)
     own = dict(layers=None if config.layers is None else (1,))
     if config.method == "isolayer": own["stage_epochs"] = 1
@@ -218,7 +218,8 @@ def test_the_run_that_all_gpus_share_is_one_of_the_sweep(monkeypatch, tmp_path):
     of_page = ast.Module(block.body[:last + 1], [])
     monkeypatch.chdir(tmp_path)
     serve()
-    monkeypatch.setattr(mp, "spawn", partial(mp.start_processes, start_method="forkserver"))    # `test_launchers` starts interpreters
+    # `test_launchers` starts new interpreters
+    monkeypatch.setattr(mp, "spawn", partial(mp.start_processes, start_method="forkserver"))
     names = dict(inb=SimpleNamespace(grid=lambda spec: [cut(c) for c in grid(spec)], train=inb.train),
                  torch=SimpleNamespace(cuda=SimpleNamespace(device_count=lambda: 2)))
     exec(compile(of_page, name, "exec"), names)

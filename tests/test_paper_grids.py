@@ -38,7 +38,7 @@ def test_every_grid_of_a_paper_is_counted(): assert COUNTS.keys() == {path.stem 
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_a_dry_run_lists_every_run(name, tmp_path, capsys):
-    "All five seeds of the small grids, and the first of the two large ones: `grid` repeats the same runs for every seed."
+    "All five seeds of the small grids, and the first of the two large ones: `grid` repeats its runs for every seed."
     path, configs = folder/f"{name}.yaml", configs_of(name)
     whole = COUNTS[name] < 1000
     planned = COUNTS[name] if whole else COUNTS[name]//5

@@ -159,7 +159,8 @@ def test_a_refused_place_leaves_no_record(made, tmp_path, options):
 def test_too_few_rows_for_the_processes(made, tmp_path, monkeypatch):
     config, data = made
     serve()
-    monkeypatch.setattr(mp, "spawn", partial(mp.start_processes, start_method="forkserver"))    # `test_launchers` starts interpreters
+    # `test_launchers` starts new interpreters
+    monkeypatch.setattr(mp, "spawn", partial(mp.start_processes, start_method="forkserver"))
     with pytest.raises(ChildProcessError, match="a batch of 1 rows, and 2 processes"):
         launch(replace(config, limit=1), 2, root=tmp_path, data_dir=data, progress=False)
     assert not list(tmp_path.rglob("*.json"))

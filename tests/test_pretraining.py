@@ -25,7 +25,7 @@ config = PretrainConfig(texts="stdlib-docs", hold_out=0.05, vocabulary=600, leng
 
 @pytest.fixture(scope="module", autouse=True)
 def gathered_once():
-    "The runs of this process have the same texts, which are gathered once, and pieces of words, which are learned once."
+    "The runs of this process have the same texts, gathered once, and the same pieces of words, learned once."
     learned = cache(corpus._learn_pieces)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pretraining, "gather_texts", cache(gather_texts))
