@@ -1,7 +1,4 @@
 "A user's own model, of many families, is measured from memory and from its folder alike."
-import subprocess
-import sys
-
 import pytest
 import torch
 import transformers
@@ -10,6 +7,7 @@ from istar_nb.embeddings.reading import sentence_vectors
 from istar_nb.report.comparing import compare
 from istar_nb import measure
 from istar_nb.text.encoders import LayerReader, hidden_states, load_encoder, text_part, tiny_tokenizer
+from istar_nb.base.testing import Work
 from istar_nb.base.states import HiddenStates, is_causal, layer_count
 from istar_nb.penalties.regularizers import IStar, UnbiasedIStar
 from istar_nb.training.runs import RunConfig
@@ -64,9 +62,10 @@ def test_a_model_is_causal_if_later_words_change_nothing(family):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("side", ("left", "right"))
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family, side", [*((family, "left") for family in FAMILIES),
+                                          *((kind, "right") for kind in ("bert", "llama", "t5", "clip"))])
 def test_a_model_in_memory_and_in_a_folder_measure_alike(family, side, tmp_path):
+    "With padding before its texts, and a model of every kind with padding after them."
     tokenizer = tiny_tokenizer("bert")
     tokenizer.model_input_names, tokenizer.padding_side = ["input_ids", "attention_mask"], side
     model = made(family, len(tokenizer))
@@ -213,24 +212,18 @@ def test_a_text_with_a_token_that_the_model_lacks_is_named(tmp_path):
 
 
 def test_states_and_cache_of_many_layers_are_not_kept():
-    "A decoder of 24 layers, in processes of their own: what its states and its keys and values would take is not."
-    program = """if True:
-        import re, sys, torch
-        from pathlib import Path
-        from transformers import LlamaConfig, LlamaModel
-        from istar_nb.text.encoders import LayerReader
-        torch.set_num_threads(1)
-        model = LlamaModel(LlamaConfig(hidden_size=256, num_hidden_layers=24, num_attention_heads=4, vocab_size=100,
-                                       intermediate_size=256)).eval()
-        ids, seen = torch.full((32, 256), 5), []
-        reader = LayerReader(model, [24] if sys.argv[1] == "last" else "all")
-        if sys.argv[1] == "kept": reader.places = {}
-        reader(dict(input_ids=ids, attention_mask=torch.ones_like(ids)), lambda l, states: seen.append(l))
-        assert model.config.use_cache
-        # `ru_maxrss` would begin with what the process has that starts this one
-        print(int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])/1024)"""
-    def peak(how):
-        return float(subprocess.run([sys.executable, "-c", program, how], capture_output=True, check=True).stdout)
-    peaks = {how: peak(how) for how in ("all", "last", "kept")}
-    layer = 32*256*256*4/2**20    # MB of its states
-    assert peaks["all"] < peaks["last"] + 2*layer and peaks["kept"] > peaks["all"] + 15*layer, peaks
+    "A decoder of 12 layers: what its states and its keys and values would take is not."
+    torch.manual_seed(0)
+    model = transformers.LlamaModel(transformers.LlamaConfig(hidden_size=32, num_hidden_layers=12, num_attention_heads=2,
+                                                             vocab_size=100, intermediate_size=32)).eval()
+    ids = torch.full((16, 16), 5)
+    def most(layers, places=None):
+        reader, seen = LayerReader(model, layers), []
+        reader.places = places
+        with Work() as work: reader(dict(input_ids=ids, attention_mask=torch.ones_like(ids)), lambda l, states: seen.append(l))
+        assert seen == ([12] if layers == [12] else list(range(13)))
+        return work.peak
+    alone, last, kept = most("all"), most([12]), most("all", {})
+    layer = 16*16*32*4    # bytes of its states
+    assert model.config.use_cache and alone < last + 2*layer and kept > alone + 8*layer, (alone, last, kept, layer)
+    assert alone < 16*layer, (alone, layer)    # the keys and values alone would take 24
