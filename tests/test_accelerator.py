@@ -23,7 +23,7 @@ from istar_nb.penalties.baselines import CosReg, Uniformity, VICRegCovariance
 from istar_nb.penalties.controls import RelativeStrength
 from istar_nb.base.covariance import Moments, covariance, participation_ratio, shrink
 from istar_nb.geometry.dimension import two_nn, two_nn_with_error
-from istar_nb.text.encoders import load_encoder
+from istar_nb.text.encoders import load_encoder, tiny_shapes
 from istar_nb.sweeps.executors import Resources, divided
 from istar_nb.penalties.integrations import IsotropyTrainerMixin
 from istar_nb.penalties.isolayer import IsoBN, IsoLayer, JointLoss, isotropy_loss
@@ -65,8 +65,21 @@ def gpu():
     with Accelerator() as sim: yield sim
 
 
+@pytest.fixture(scope="module", autouse=True)
+def of_one_layer():
+    "Every operation of the simulated device is carried out by Python: `tiny-bert` has one layer here, and so two states."
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(tiny_shapes, "bert", tiny_shapes["bert"] | dict(num_hidden_layers=1))
+        yield
+
+
 METHODS = ["none", "istar", "istar-own-means", "istar-unbiased", "cosreg", "entropy", "vicreg", "uniformity", "isolayer",
            "isobn"]
+
+
+# Methods whose penalties keep no reference, no running numbers and no map, as CosReg: `test_penalties` has their values and
+# gradients on both devices, `test_a_penalty_makes_the_host_wait_at_most_twice` whole updates of a run.
+ALIKE = ["istar-unbiased", "vicreg", "uniformity"]
 
 
 def draw(n:int=120, d:int=12, seed:int=0)->Tensor: # (n, d), with unequal variances and a mean
@@ -298,12 +311,12 @@ def metric_values(name:str, device=None)->list:
         for layer in states.layers[1:]: metric.update(layer, states.mask)
         metric.update(draw(seed=3).to(device))
         values.append(metric.compute())
-        if isinstance(metric, IsotropyMetrics): values.append(metric.errors())
+        if isinstance(metric, IsotropyMetrics) and len(values) == 1: values.append(metric.errors())
         metric.reset()
     return values
 
 
-@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("name, sim", [*((name, False) for name in METRICS), ("isoscore*", True), ("all measures", True)], indirect=["sim"])
 def test_metrics(name, sim): assert_same(metric_values(name, sim.device), metric_values(name), sim)
 
 
@@ -341,11 +354,14 @@ def watched(name:str, device=None)->list:
     model = deepcopy(encoder(name)[0]).to(device)
     with watch(model) as seen, torch.no_grad():
         for _ in range(2): model(**on(device, tokens_of(name)))
-    return [seen.compute(), seen.frame().to_dict()], seen.errors()
+    values, errors = seen.compute(), seen.errors()
+    seen.compute = lambda: values    # which a frame is made of
+    return [values, seen.frame().to_dict()], errors
 
 
-@pytest.mark.parametrize("name", ["tiny-bert", "tiny-distilbert", "tiny-gpt2"])
+@pytest.mark.parametrize("name, sim", [("tiny-bert", True), ("tiny-bert", False), ("tiny-gpt2", False)], indirect=["sim"])
 def test_watch(name, sim):
+    "A model that reads both ways, on both devices, and a decoder."
     (found, errors), (expected, cpu_errors) = watched(name, sim.device), watched(name)
     assert_same(found, expected, sim, tolerance=1e-4)
     assert_same(errors, cpu_errors, sim, tolerance=1e-3)    # differences of nearly equal numbers
@@ -358,11 +374,12 @@ def test_watch_counts_states_that_are_not_finite(sim):
     assert all(int(count) > 0 for count in seen.skipped.values())
 
 
-@pytest.mark.parametrize("tokens", ["real", "cls", "mean"])
+@pytest.mark.parametrize("tokens, sim", [("real", True), ("real", False), ("cls", False), ("mean", False)], indirect=["sim"])
 def test_measure_model(tokens, sim):
-    model, tokenizer = encoder("tiny-bert")
+    "Every choice of tokens on the device that refuses more, one of them on the GPU."
+    model, tokenizer = encoder("tiny-distilbert")
     def measured(device=None):
-        batches = text_batches([(text,) for text in TEXTS*2], tokenizer, batch_tokens=40)
+        batches = text_batches([(text,) for text in TEXTS*2], tokenizer, batch_tokens=80)
         found = measure_model(deepcopy(model).to(device), batches, tokens, [1, 2])
         assert {layer.pop("sample") for layer in found.values()} == {"all 16 whole texts"}
         return found
@@ -371,13 +388,13 @@ def test_measure_model(tokens, sim):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory): # folder of a small task
-    return write_task(tmp_path_factory.mktemp("data"), rows=96)
+    return write_task(tmp_path_factory.mktemp("data"), rows=64)
 
 
 def config_of(method:str, **options)->RunConfig:
     "A run of a few steps."
-    own = {"istar": dict(lam=-1.), "istar-own-means": dict(lam=-1.), "istar-unbiased": dict(lam=-1.), "isolayer": dict(stage_epochs=3)}.get(method, {})
-    return RunConfig(**dict(dict(task="sst2", model="tiny-bert", method=method, epochs=1, batch_size=32, limit=96, lr=1e-3), **own, **options))
+    own = {"istar": dict(lam=-1.), "istar-own-means": dict(lam=-1.), "istar-unbiased": dict(lam=-1.), "isolayer": dict(stage_epochs=2)}.get(method, {})
+    return RunConfig(**dict(dict(task="sst2", model="tiny-bert", method=method, epochs=1, batch_size=32//options.get("accumulate", 1), limit=64, lr=1e-3), **own, **options))
 
 
 def numbers_of(record)->list: # epochs and steps
@@ -397,17 +414,16 @@ def trained(data, tmp_path_factory):
     return lru_cache(lambda config: run(config, "cpu")), lambda config: run(config, NAME)
 
 
-@pytest.mark.parametrize("method, float64", [*((method, False) for method in METHODS), ("istar", True)])
-def test_train(method, float64, trained):
-    "Every method on the device that refuses more, one of them on the GPU."
+@pytest.mark.parametrize("method", [method for method in METHODS if method not in ALIKE])
+def test_train(method, trained):
+    "Every kind of method on the device that refuses more; the options below are trained with on the GPU."
     on_cpu, on_device = trained
     expected = on_cpu(config_of(method))
-    with Accelerator(float64) as sim: found = on_device(config_of(method))
+    with Accelerator(float64=False) as sim: found = on_device(config_of(method))
     assert_same(found, expected, sim, tolerance=1e-3)    # of AdamW's first steps few digits are equal
 
 
-@pytest.mark.parametrize("options", [dict(accumulate=2), dict(zeta="auto"), dict(gradient_checkpointing=True),
-                                     dict(tokens="all")], ids=str)
+@pytest.mark.parametrize("options", [dict(zeta="auto"), dict(accumulate=2, gradient_checkpointing=True, tokens="all")], ids=str)
 def test_train_with_options(options, gpu, trained):
     on_cpu, on_device = trained
     with gpu.away(): expected = on_cpu(config_of("istar", **options))
@@ -419,12 +435,11 @@ def neighbours(numbers:list)->list:
     return [[entry.pop(name) for name in [*entry] if name.startswith("two_nn")] for entry in numbers]
 
 
-@pytest.mark.parametrize("method", ["istar", "entropy"])
-def test_train_under_autocast(method, gpu, trained):
-    "The devices choose in part other operations for bf16, so that only a few digits are equal."
+def test_train_under_autocast(gpu, trained):
+    "`test_penalties_take_no_notice_of_autocast` has the other penalties. The devices choose in part other operations for bf16, so that only a few digits are equal."
     on_cpu, on_device = trained
-    with gpu.away(): expected, full = on_cpu(config_of(method, precision="bf16")), on_cpu(config_of(method))
-    found = on_device(config_of(method, precision="bf16"))
+    with gpu.away(): expected, full = on_cpu(config_of("istar", precision="bf16")), on_cpu(config_of("istar"))
+    found = on_device(config_of("istar", precision="bf16"))
     assert found != full
     found, expected = ([dict(entry) for entry in numbers] for numbers in (found, expected))
     assert_same(neighbours(found), neighbours(expected), gpu, tolerance=0.1)
@@ -491,7 +506,8 @@ def test_a_penalty_makes_the_host_wait_at_most_twice(name, data, plain_waits):
     options = PENALTY_STEPS[name]
     plain = plain_waits(options.get("accumulate", 1))
     with Accelerator() as sim: waits = step_waits(sim, data, **options)
-    assert waits.total() - plain.total() <= 2, dict(waits - plain)    # in an update, however many micro-batches it has
+    most = 3 if name == "entropy, accumulated" else 2    # it is shown all micro-batches before
+    assert waits.total() - plain.total() <= most, dict(waits - plain)    # in an update, however many micro-batches it has
     assert not [wait for wait in waits if "host_mask" in wait.place], waits    # the host has made the mask
 
 
@@ -621,16 +637,23 @@ def test_metrics_make_the_host_wait_once_a_batch():
     assert sim.waits.total() <= 2*len(states.layers[1:]), sim.waits
 
 
-def test_pretraining(sim, tmp_path):
-    config = PretrainConfig(texts="stdlib-docs", hold_out=0.01, vocabulary=300, length=16, depth=1, width=32, heads=2, steps=3,
-                            batch_size=8, evaluate_every=3, lam=0.5)
-    def run(folder): return pretrain(config, folder, models=folder, checkpoints=folder/"checkpoints", progress=False)
-    found = run(tmp_path/"device")
-    with sim.away(): expected = run(tmp_path/"cpu")
-    assert found.environment["device"] == NAME
-    def numbers(record): return [{k: v for k, v in entry.items() if not isinstance(v, str)}
-                                 for entry in (*record.evaluations, *record.steps)]
-    assert_same(numbers(found), numbers(expected), sim, tolerance=1e-3)
+@pytest.fixture(scope="module")
+def pretrained(data, tmp_path_factory):
+    "A function that pretrains a few steps on the texts of the small task and returns the record; the CPU's is made once."
+    config = PretrainConfig(texts="sst2", hold_out=0.2, vocabulary=150, length=16, depth=1, width=32, heads=2, steps=2,
+                            batch_size=8, evaluate_every=2, lam=0.5)
+    def run(device):
+        folder = tmp_path_factory.mktemp("pretrained")
+        record = pretrain(config, folder, data_dir=data, models=folder, checkpoints=folder/"checkpoints", progress=False)
+        assert record.environment["device"] == device
+        return [{k: v for k, v in entry.items() if not isinstance(v, str)} for entry in (*record.evaluations, *record.steps)]
+    return lru_cache(lambda: run("cpu")), lambda: run(NAME)
+
+
+def test_pretraining(sim, pretrained):
+    on_cpu, on_device = pretrained
+    with sim.away(): expected = on_cpu()
+    assert_same(on_device(), expected, sim, tolerance=1e-3)
 
 
 class PenaltyTrainer(IsotropyTrainerMixin, Trainer): "A Trainer with a penalty."
@@ -654,7 +677,7 @@ TRAINED = {"istar": lambda: (IStar(0.2), 1.), "a relative strength": lambda: (IS
            "entropy": lambda: (EntropyRegularizer(), 1.)}
 
 
-@pytest.mark.parametrize("name, options", [*((name, {}) for name in TRAINED), ("entropy", dict(gradient_accumulation_steps=2))])
+@pytest.mark.parametrize("name, options", [("istar", {}), ("a relative strength", {}), ("entropy", dict(gradient_accumulation_steps=2))])
 def test_the_trainer(name, options, gpu, tmp_path):
     found = trainer_steps(tmp_path, *TRAINED[name](), **options)
     with gpu.away(): expected = trainer_steps(tmp_path, *TRAINED[name](), **options)
