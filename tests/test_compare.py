@@ -93,11 +93,12 @@ def test_revisions_of_a_model_of_the_hub_are_a_series(tmp_path):
         for part in load_encoder("tiny-bert"): part.save_pretrained(place/"snapshots"/revision)
     (tmp_path/"texts.txt").write_text("\n".join(SENTENCES), encoding="utf-8")
     words = "compare me/tiny texts.txt --revision main,step1 --no-progress"
-    code = (f"from istar_nb.app.cli import main; main({words.split()})\n"    # in one interpreter, which knows of this cache alone
+    code = (f"from istar_nb.app.cli import main; main({words.split()})\n"    # as in a shell
             "from istar_nb.training.records import model_hashes\n"
             "print(*(model_hashes(f'me/tiny{at}')['model_sha256'] for at in ('', '@main', '@step1')))")
     environment = os.environ | dict(HF_HOME=str(tmp_path/"home"), HF_HUB_OFFLINE="1")
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True,
+                          timeout=900)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path/"comparison/comparison.json").read_text(encoding="utf-8"))
     same, other = found["alike"].values()

@@ -214,13 +214,14 @@ def test_a_text_with_a_token_that_the_model_lacks_is_named(tmp_path):
 def test_states_and_cache_of_many_layers_are_not_kept():
     "A decoder of 12 layers: what its states and its keys and values would take is not."
     torch.manual_seed(0)
-    model = transformers.LlamaModel(transformers.LlamaConfig(hidden_size=32, num_hidden_layers=12, num_attention_heads=2,
-                                                             vocab_size=100, intermediate_size=32)).eval()
-    ids = torch.full((16, 16), 5)
+    config = transformers.LlamaConfig(hidden_size=32, num_hidden_layers=12, num_attention_heads=2, vocab_size=100,
+                                      intermediate_size=32)
+    model, ids = transformers.LlamaModel(config).eval(), torch.full((16, 16), 5)
+    batch = dict(input_ids=ids, attention_mask=torch.ones_like(ids))
     def most(layers, places=None):
         reader, seen = LayerReader(model, layers), []
         reader.places = places
-        with Work() as work: reader(dict(input_ids=ids, attention_mask=torch.ones_like(ids)), lambda l, states: seen.append(l))
+        with Work() as work: reader(batch, lambda l, states: seen.append(l))
         assert seen == ([12] if layers == [12] else list(range(13)))
         return work.peak
     alone, last, kept = most("all"), most([12]), most("all", {})

@@ -171,7 +171,7 @@ halves = dict(per_device_train_batch_size=8, gradient_accumulation_steps=2)
 quarters = dict(per_device_train_batch_size=4, gradient_accumulation_steps=4)
 
 
-@pytest.mark.parametrize("family, smoothing", [*((family, 0.) for family in families), ("bert", 0.1)])    # which is the Trainer's own
+@pytest.mark.parametrize("family, smoothing", [*((family, 0.) for family in families), ("bert", 0.1)])
 def test_accumulated_gradients_are_those_of_the_whole_batch(family, smoothing, tmp_path):
     parts, penalty = tiny(family), dict(regularizer=MeanSquare(), lam=2.)
     one, log, _ = gradient(tmp_path, parts, penalty=penalty, label_smoothing_factor=smoothing)
