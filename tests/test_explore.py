@@ -12,7 +12,6 @@ import pytest
 import torch
 from browser import browser_page, needs_chromium
 
-from istar_nb.app.explorers import compact_runs
 from istar_nb.geometry.measures import outlier_dimensions, spectrum
 from istar_nb.base.covariance import participation_ratio, shrink
 from istar_nb.geometry.scores import isoscore, isoscore_from_cov, isoscore_star, isoscore_unbiased, isoscore_with_error
@@ -131,19 +130,19 @@ def test_what_cannot_be_scored_is_said(page):
 
 batch = dict(n=32, d=64, exponent=1, zeta=0.2)
 
-def batches_of(page, n, d, exponent, zeta, reference="true", seed=0, draws=100):
-    "The page's batches, their scores, and the true one."
+def batches_of(page, n, d, exponent, zeta, reference="true", seed=0, draws=100, rows=False):
+    "The scores of the page's batches and the true one; before them the batches themselves, if `rows` are wanted."
     v, other = maths(page, f"powerSpectrum({d}, {exponent})"), f"explore.maths.referenceSpectrum(v, '{reference}')"
     call = (f"(v => Array.from({{length: {draws}}}, (_, i) => {{ "
             f"const parts = explore.maths.drawBatch({n}, v, {seed}, i); "
-            f"return [[...parts.rows], explore.maths.batchScores(parts, {other}, {zeta})] }}))({v})")
-    rows, scores = zip(*page.run(call))
+            f"return [{'[...parts.rows]' if rows else '[]'}, explore.maths.batchScores(parts, {other}, {zeta})] }}))({v})")
+    drawn, scores = zip(*page.run(call))
     truth = isoscore_from_cov(torch.tensor(v).double().diag()).item()
-    return np.array(rows).reshape(draws, n, d), np.array(scores).T, truth
+    return *([np.array(drawn).reshape(draws, n, d)] if rows else []), np.array(scores).T, truth
 
 
 def batches_sentence(page, **values):
-    _, scores, truth = batches_of(page, **values)
+    scores, truth = batches_of(page, **values)
     means = ", ".join(f"{name} {each.mean():.3f} (sd {each.std(ddof=1):.3f})"
                       for name, each in zip(("plug-in", "shrunk", "unbiased"), scores))
     return f"True ι = {truth:.3f}. Means of 100 batches: {means}."
@@ -160,7 +159,7 @@ def test_random_numbers(page):
 @pytest.mark.parametrize("n, d", [(5, 2), (6, 9), (32, 64), (40, 7), (7, 7)])
 @pytest.mark.parametrize("reference", ["true", "all equal"])
 def test_batches_have_the_same_scores(page, n, d, reference):
-    batches, theirs, _ = batches_of(page, n, d, 0.7, 0.3, reference, 5, draws=10)
+    batches, theirs, _ = batches_of(page, n, d, 0.7, 0.3, reference, 5, draws=10, rows=True)
     variances = np.arange(1, d+1)**-0.7
     other = torch.tensor(variances if reference == "true" else np.full(d, variances.mean())).diag()
     mine = [(isoscore(x), isoscore_star(x, other, 0.3), isoscore_unbiased(x)) for x in map(torch.tensor, batches)]
@@ -241,28 +240,30 @@ def test_gradient_steps_and_a_dragged_point(page):
 # ---- the runs
 
 @pytest.fixture(scope="module")
-def runs(): return compact_runs(root/"results"/"runs")
+def runs(folder):
+    "What the page is given of the runs."
+    return json.loads((folder/"data.js").read_text(encoding="utf-8").removeprefix("explore.data = "))["runs"]
 
 
 def run_points(runs, data, method="all", layer="pooled", seed="all"):
-    "The page's runs a second time: a run a row, with its difference from the plain run of the same seed."
+    "The page's runs on some data a second time: a run a row, with its difference from the plain run of the same seed."
     frame = pd.DataFrame({name: runs[name] for name in ("data", "setting", "seed", "plain", "collapsed")})
     frame["method"] = [runs["settings"][setting]["method"] for setting in frame.setting]
     k = int({"pooled": -1, "embeddings": 0}.get(layer, layer))
     scores = runs["isoscore"] if k < 0 else [row[k] if k < len(row) else None for row in runs["layers"]]
     frame = frame.assign(x=pd.Series(scores, dtype=float), y=pd.Series(runs["score"], dtype=float))
-    chosen = frame[(frame.data == data) & frame.method.isin([method] if method != "all" else frame.method)
+    chosen = frame[frame.data.isin([data] if isinstance(data, str) else data) & frame.method.isin([method] if method != "all" else frame.method)
                    & frame.seed.isin([int(seed)] if seed != "all" else frame.seed)]
     shown = frame.loc[sorted({*chosen.index, *chosen.plain} - {-1})].dropna(subset="x")
     other = shown[["x", "y"]].reindex(shown.plain.where(shown.plain != shown.index, -1))
     return shown.assign(dx=shown.x - other.x.to_numpy(), dy=shown.y - other.y.to_numpy())
 
 
-def run_table(points):
+def run_table(points, by="setting"):
     "For each setting: runs, mean isotropy and score, pairs, their differences, runs with one answer for every row."
-    return points.groupby("setting").agg(runs=("x", "size"), isoscore=("x", "mean"), score=("y", "mean"),
-                                         pairs=("dy", "count"), difference=("dy", "mean"), sd=("dy", "std"),
-                                         collapsed=("collapsed", "sum"))
+    return points.groupby(by).agg(runs=("x", "size"), isoscore=("x", "mean"), score=("y", "mean"),
+                                  pairs=("dy", "count"), difference=("dy", "mean"), sd=("dy", "std"),
+                                  collapsed=("collapsed", "sum"))
 
 
 def table_of(points):
@@ -296,14 +297,14 @@ def test_every_choice_of_runs_has_the_same_table(page, runs):
     offered = options(runs)
     assert page.run("Object.entries(explore.controls.runs).map(([key, menu]) => [key, menu.options])") == [
         [key, values] for key, values in offered.items()]
-    for data in offered["data"]:
-        for method in offered["method"]:
-            for layer, seed in (("pooled", "all"), ("embeddings", "1"), ("3", "all")):
-                choice = json.dumps(dict(data=data, method=method, layer=layer, seed=seed))
-                theirs = page.run(f"explore.runs.runTable(explore.runs.runPoints(explore.data.runs, {choice}))")
-                if not theirs: continue
-                assert [[x if x is None else pytest.approx(x, abs=1e-12) for x in row]
-                        for row in table_of(run_points(runs, data, method, layer, seed))] == theirs
+    whole, names = f"{json.dumps(sorted(offered['data']))}.flatMap(data => explore.runs.runTable(explore.runs.runPoints(", offered["data"]
+    for method in offered["method"]:
+        for layer, seed in (("pooled", "all"), ("embeddings", "1"), ("3", "all")):
+            choice = json.dumps(dict(method=method, layer=layer, seed=seed))
+            theirs = page.run(f"{whole}explore.data.runs, {{data, ...{choice}}})).map(row => [data, ...row]))")
+            mine = run_table(run_points(runs, names, method, layer, seed), ["data", "setting"]).reset_index()
+            assert mine.data.tolist() == [row[0] for row in theirs]
+            assert np.allclose(mine.drop(columns="data"), np.array([row[1:] for row in theirs], float), rtol=0, atol=1e-12, equal_nan=True)
 
 
 def test_differences_are_those_of_the_evidence(runs):
@@ -363,12 +364,17 @@ def test_a_placebo_is_no_run_of_its_method(page, runs):
 
 # ---- the page
 
-@pytest.mark.parametrize("width", (1280, 390))
-def test_the_first_score_is_seen_at_once_and_no_column_is_cut(folder, width):
-    with browser_page(width=width, height=800) as page:
-        page.open((folder/"index.html").as_uri())
-        assert page.run("document.querySelector('#spectrum .reading').getBoundingClientRect().bottom") < 560
-        assert page.run("[...document.querySelectorAll('.explorer .table')].every(t => t.scrollWidth <= t.clientWidth)")
+def test_the_first_score_is_seen_at_once_and_nothing_is_cut_in_any_window(folder):
+    "No column of a table, and on the smallest phone the page needs no sideways scrolling."
+    with browser_page(width=1280, height=800, dark=True) as page:
+        for width in (1280, 390, 360):
+            page.send("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 600)
+            page.open((folder/"index.html").as_uri())
+            assert page.run("window.innerWidth") == width
+            assert page.run("document.documentElement.scrollWidth") <= width
+            if width == 360: continue
+            assert page.run("document.querySelector('#spectrum .reading').getBoundingClientRect().bottom") < 560
+            assert page.run("[...document.querySelectorAll('.explorer .table')].every(t => t.scrollWidth <= t.clientWidth)")
 
 
 def test_every_control_has_a_label(page):
@@ -378,12 +384,6 @@ def test_every_control_has_a_label(page):
     assert page.run("[...document.querySelectorAll('.explorer')].every(e => e.querySelector('[aria-live]') && "
                     "e.querySelector('noscript'))")
     assert page.run("[...document.querySelectorAll('.explorer svg')].every(e => e.getAttribute('aria-label'))")
-
-
-def test_a_phone_needs_no_sideways_scrolling(folder):
-    with browser_page(width=360, height=740, dark=True) as page:
-        page.open((folder/"index.html").as_uri())
-        assert page.run("document.documentElement.scrollWidth") <= 360
 
 
 def test_figures_for_readers_without_scripts(folder):
@@ -431,12 +431,20 @@ def test_a_file_has_the_numbers_of_python(page, tmp_path, x):
 
 
 def test_the_rows_that_are_measured(page, tmp_path):
-    "A long file is thinned evenly, and measured whole on request."
-    x = np.random.default_rng(2).standard_normal((3000, 1200)).astype("float32")
-    path, count = saved(tmp_path, x), page.run("rowsInSeconds(1200)")
-    assert 1200 < count < 3000 and measured(page, path).startswith(f"{count} rows, evenly spaced, of 3000 in 1200")
-    used = torch.tensor(x[np.arange(count)*3000//count])
+    "A long file is thinned evenly to what a few seconds allow, of which a hundredth is allowed here, and measured whole on request."
+    assert 1200 < page.run("rowsInSeconds(1200)") < 3000
+    page.run("allowed = rowsInSeconds; rowsInSeconds = eval(`(${allowed})`.replaceAll('4e9', '4e7')); 0")
+    x = np.random.default_rng(2).standard_normal((1000, 240)).astype("float32")
+    path, count = saved(tmp_path, x), page.run("rowsInSeconds(240)")
+    assert 240 < count < 1000 and measured(page, path).startswith(f"{count} rows, evenly spaced, of 1000 in 240")
+    used = torch.tensor(x[np.arange(count)*1000//count])
     assert cell(page, 1) == pytest.approx([float(isoscore(used))], abs=6e-5)
+    whole = "(s => { s.value = 'all'; s.dispatchEvent(new Event('input')) })(document.getElementById('own-rows'))"
+    page.run(whole)
+    page.wait("document.querySelector('#own .reading').textContent != 'Measuring …'")
+    assert reading(page, "own").startswith("1000 points in 240")
+    assert cell(page, 1) == pytest.approx([float(isoscore(torch.tensor(x)))], abs=6e-5)
+    page.run(whole.replace("s.value = 'all'", "s.selectedIndex = 0; rowsInSeconds = allowed"))
 
 
 header = b"\x93NUMPY\x01\x00v\x00"
