@@ -52,3 +52,20 @@ def pytest_runtest_setup(item):
 def forked_workers(monkeypatch):
     "The workers of a sweep are forked from a process that has imported everything; elsewhere they start as for users."
     monkeypatch.setattr(sys, "executable", shutil.which("forked-python"))
+
+
+@pytest.fixture
+def drawn(): "Asked for by a test whose figures matter, where `blank_figures` holds for all others of its file."
+
+
+@pytest.fixture
+def blank_figures(request, monkeypatch):
+    "Figures are made and not drawn, which takes three quarters of a small measurement's time."
+    from matplotlib import pyplot as plt
+
+    from istar_nb.embeddings import health
+    from istar_nb.report import comparing, figures, reports
+    def blank(fig, dpi=150):
+        plt.close(fig)
+        return b"\x89PNG"
+    for module in () if "drawn" in request.fixturenames else (figures, reports, comparing, health): monkeypatch.setattr(module, "png_bytes", blank)

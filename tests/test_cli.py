@@ -1,5 +1,6 @@
 "What `03_cli` cannot host: pipes, odd files and names, places that cannot be written, other terminals, an accelerator."
 import gzip
+import io
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from processes import Process
 from simulated import Accelerator
 
 import istar_nb as inb
@@ -27,7 +29,7 @@ from istar_nb.training.records import RunRecord, iterate_records, save_record
 from istar_nb.training.runs import RunConfig
 from istar_nb.text.tasks import TASKS, load_task
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("blank_figures")]    # test_typed draws a figure of every command
 
 SENTENCES = [row["sentence"] for row in load_task("stdlib-docs").train[:1500]]
 
@@ -54,18 +56,6 @@ def measure(run):
     return measure
 
 
-def start(*words, **more)->subprocess.CompletedProcess:
-    "`istar` in a process of its own."
-    program = [sys.executable, "-c", "from istar_nb.app.cli import main; main()"]
-    return subprocess.run([*program, *map(str, words)], capture_output=True, timeout=600, **more)
-
-
-def test_python_can_start_the_command_as_a_module(tmp_path):
-    words = "istar_nb.app.cli train --model tiny-bert --limit 40 --epochs 1 --no-progress --root".split()
-    done = subprocess.run([sys.executable, "-m", *words, tmp_path], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0 and len(list(iterate_records(tmp_path))) == 1
-
-
 # Texts ---------------------------------------------------------------------------------------------------------------
 
 def fifo(content:bytes, folder:Path)->Path:
@@ -87,14 +77,15 @@ def descriptor(content:bytes, folder:Path)->Path:
 
 def test_a_pipe_gives_all_its_texts(measure, tmp_path):
     "More than one buffer holds."
-    content = "\n".join(SENTENCES).encode()
+    texts = [" ".join(SENTENCES[i:i+10]) for i in range(0, len(SENTENCES), 10)]
+    content, short = "\n".join(texts).encode(), ("--tokens", "mean", "--max-length", 16)
     assert len(content) > 2**16
     Path("file.txt").write_bytes(content)
-    stored = measure("--text", "file.txt", "--tokens", "mean")
+    stored = measure("--text", "file.txt", *short)
     for pipe, name in ((fifo, "pipe"), (descriptor, "a pipe")):    # a descriptor has only a number
-        piped = measure("--text", pipe(content, tmp_path), "--tokens", "mean")
+        piped = measure("--text", pipe(content, tmp_path), *short)
         assert piped["measures"] == stored["measures"]
-        assert piped["source"].startswith(f"{len(SENTENCES):,} texts of {name}, ")
+        assert piped["source"].startswith(f"{len(texts):,} texts of {name}, ")
 
 
 @pytest.fixture
@@ -265,7 +256,7 @@ def test_both_things_that_are_compared_are_shown(run):
 
 @pytest.mark.parametrize("name", ["$a_b$ [red]x[bold] :smile:.npy", "_hidden.npy", "[x].npy",
                                   pytest.param("it's \"Käse\" &amp; <b>.npy", marks=pytest.mark.any_names)])
-def test_names_are_shown_as_they_are(name, run):
+def test_names_are_shown_as_they_are(name, run, drawn):
     import html
     np.save(name, np.random.default_rng(0).normal(size=(60, 8)))
     np.save("other.npy", np.random.default_rng(0).normal(size=(60, 8)))
@@ -276,7 +267,7 @@ def test_names_are_shown_as_they_are(name, run):
 
 
 @pytest.mark.any_names
-def test_a_model_folder_with_an_odd_name(run):
+def test_a_model_folder_with_an_odd_name(run, drawn):
     name = "m$x_1$ [bold]ö"
     model, tokenizer = load_encoder("tiny-bert")
     for part in (model, tokenizer): part.save_pretrained(name)
@@ -502,17 +493,39 @@ def test_runs_say_how_sure_an_isoscore_is_and_which_collapsed(run, tmp_path):
 
 # Other terminals, another device -------------------------------------------------------------------------------------
 
-@pytest.mark.any_names
-@pytest.mark.parametrize("settings",
-                         [dict(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0"),
-                          dict(PYTHONIOENCODING="latin-1", COLUMNS="40", NO_COLOR="1")], ids=["C", "narrow"])
-def test_a_report_survives_any_terminal(settings, tmp_path):
+@pytest.fixture
+def shown(tmp_path):
+    "What a terminal must show of a measurement, once it is over: a score of each layer."
     (tmp_path/"Käse.txt").write_text("\n".join(SENTENCES[:20]), encoding="utf-8")
-    done = start("measure", "--model", "tiny-bert", "--text", "Käse.txt", "--no-progress", cwd=tmp_path,
-                 env={**os.environ, **settings})
-    values = json.loads((tmp_path/"isotropy/isotropy.json").read_text(encoding="utf-8"))["measures"]["tiny-bert"]
-    assert done.returncode == 0 and "Käse" in (tmp_path/"isotropy/isotropy.html").read_text(encoding="utf-8")
-    assert all(f"{values[layer]['mean_cosine']:.3f}".encode() in done.stdout for layer in "012")
+    def shown():
+        values = json.loads((tmp_path/"isotropy/isotropy.json").read_text(encoding="utf-8"))["measures"]["tiny-bert"]
+        assert "Käse" in (tmp_path/"isotropy/isotropy.html").read_text(encoding="utf-8")
+        return [f"{values[layer]['mean_cosine']:.3f}" for layer in "012"]
+    return shown
+
+
+def report_in_latin(*words):
+    "`istar` where its output is of Latin letters."
+    sys.stdout, sys.argv = io.TextIOWrapper(open(1, "wb", closefd=False), "latin-1"), ["istar", *words]
+    main()
+
+
+MEASURE = ["measure", "--model", "tiny-bert", "--text", "Käse.txt", "--no-progress"]
+
+
+@pytest.mark.any_names
+def test_a_report_survives_a_narrow_terminal(shown, tmp_path):
+    process = Process(report_in_latin, *MEASURE, folder=tmp_path, COLUMNS=40, NO_COLOR=1)
+    said = process.wait()
+    assert process.code == 0 and all(number in said for number in shown()), said
+
+
+@pytest.mark.any_names
+def test_python_starts_the_command_as_a_module_where_there_are_no_letters(shown, tmp_path):
+    "A new interpreter, whose file names and output are ASCII, reads, measures and draws."
+    done = subprocess.run([sys.executable, "-m", "istar_nb.app.cli", *MEASURE], capture_output=True, timeout=600, cwd=tmp_path,
+                          env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"})
+    assert done.returncode == 0 and all(number.encode() in done.stdout for number in shown()), done.stderr
 
 
 def test_a_reader_that_stops_early_is_no_mistake(tmp_path):
@@ -522,7 +535,7 @@ def test_a_reader_that_stops_early_is_no_mistake(tmp_path):
     assert "Broken pipe" not in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("words", [("train", "--epochs", "1"), ("measure",)], ids=lambda words: words[0])
+@pytest.mark.parametrize("words", [("train", "--epochs", "1", "--validation-limit", "50"), ("measure",)], ids=lambda words: words[0])
 def test_a_log_holds_lines_only(words, run):
     "Bars that are drawn again and again in their place are for terminals."
     code, said = run(*words, "--model", "tiny-bert", "--task", "stdlib-docs", "--limit", "64")
@@ -552,23 +565,34 @@ def test_a_saved_model_with_its_layer_is_fine_tuned_again(run):
     ClsModel(model, 3, IsoBN(32)).save_pretrained("saved")
     tokenizer.save_pretrained("saved")
     for method in ("isobn", "none"):
-        code, said = run("train", "--model", "saved", "--method", method, "--limit", "64", "--epochs", "1",
-                         "--no-progress")
+        code, said = run("train", "--model", "saved", "--method", method, "--limit", "64", "--validation-limit", "50",
+                         "--epochs", "1", "--no-progress")
         assert code == 0, said
     code, said = run("measure", "--model", "saved", "--task", "stdlib-docs", "--limit", "20", "--no-progress")
     assert code == 0, said
 
 
-@pytest.mark.parametrize("end", ["| head -1", ">&-"], ids=["one line is read", "output is closed"])
-def test_a_sweep_outlives_its_reader(end, tmp_path):
+def sweep_unheard(*words):
+    "`istar` with its output closed, for which Python has no stream."
+    os.close(1)
+    sys.stdout, sys.argv = None, ["istar", *words]
+    main()
+
+
+def sweep_after_a_line(*words):
+    "`istar` whose reader goes away after one line."
+    subprocess.run(["bash", "-o", "pipefail", "-c", f"istar {' '.join(words)} | head -1"], check=True)
+
+
+@pytest.mark.parametrize("started", [sweep_after_a_line, sweep_unheard], ids=lambda started: started.__name__)
+def test_a_sweep_outlives_its_reader(started, tmp_path):
     "Every run is carried out and recorded, although nobody reads what the sweep says."
     (tmp_path/"grid.yaml").write_text("base: {model: tiny-bert, limit: 64, validation_limit: 50, epochs: 1}\n"
                                       "seeds: [0]\nruns: [{method: none}, {method: istar, lam: 1}]\n",
                                       encoding="utf-8")
-    program = "istar" if "head" in end else f"{sys.executable} -c 'from istar_nb.app.cli import main; main()'"
-    done = subprocess.run(["bash", "-o", "pipefail", "-c", f"{program} sweep grid.yaml --no-progress {end}"],
-                          capture_output=True, encoding="utf-8", cwd=tmp_path, timeout=600)
-    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    process = Process(started, "sweep", "grid.yaml", "--no-progress", folder=tmp_path)
+    said = process.wait()
+    assert process.code == 0 and "Traceback" not in said, said
     assert len(list(iterate_records(tmp_path/"runs"))) == 2
 
 

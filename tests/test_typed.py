@@ -1,17 +1,19 @@
 "What is typed first, and what is typed wrong: `istar` carries it out or answers with one line that helps."
+import base64
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from processes import Process, wait_for
 
 from istar_nb.app import cli
 from istar_nb.app.cli import _sections, options_of
@@ -25,6 +27,9 @@ root = Path(__file__).resolve().parents[1]
 SENTENCES = [row["sentence"] for row in load_task("stdlib-docs").train[:40]]
 EXAMPLES = [line.split("  ")[0] for command in commands.values()
             for line in _sections(command)[1].splitlines()]
+DRAWN = [next(example for example in EXAMPLES if example.startswith(f"istar {name}")) for name in ("measure", "compare", "health", "demo")]
+
+pytestmark = pytest.mark.usefixtures("blank_figures")
 
 
 @pytest.fixture
@@ -36,8 +41,8 @@ def run(tmp_path, monkeypatch, capsys):
         f"\"{text.replace(chr(34), '')}\",{'good' if i % 2 else 'bad'}\n" for i, text in enumerate(SENTENCES)),
         encoding="utf-8")
     np.save("vectors.npy", np.random.default_rng(0).normal(size=(60, 8)))
-    for name in ("grid", "run"): Path(f"{name}.yaml").write_text("model: tiny-bert\nlimit: 64\nepochs: 1\n",
-                                                                encoding="utf-8")
+    for name in ("grid", "run"): Path(f"{name}.yaml").write_text(
+        "model: tiny-bert\nlimit: 64\nvalidation_limit: 64\nepochs: 1\n", encoding="utf-8")
     small = dict(texts="stdlib-docs", hold_out=0.05, vocabulary=600, length=32, depth=1, width=32, heads=2, steps=4,
                  batch_size=16, evaluate_every=4)
     Path("models.yaml").write_text(json.dumps(dict(base=small)), encoding="utf-8")
@@ -92,7 +97,7 @@ def test_a_folder_of_tables_is_measured_by_its_column(run):
 def test_a_run_a_table_or_a_task_may_stand_alone(run):
     small = ["--model", "tiny-bert", "--epochs", "1", "--no-progress"]
     for words in (["run.yaml"], ["films.csv", "--text", "text", "--label", "sentiment", *small],
-                  ["stdlib-docs", "--limit", "64", *small]):
+                  ["stdlib-docs", "--limit", "64", "--validation-limit", "64", *small]):
         code, said = run("train", *words, "--root", "store")
         assert code == 0, said
     code, said = run("runs", "store")
@@ -141,16 +146,17 @@ def test_a_mistake_is_answered_with_one_line(words, parts, run, monkeypatch):
     assert not Path("isotropy").exists() and not list(Path().glob("runs/*.json"))
 
 
-@pytest.mark.parametrize("words", ["measure --text missing.txt", "measure missing.npy", "measure --embeddings m.npy",
-                                   "train --config missing.yaml", "train missing.csv --text a --label b",
-                                   "sweep missing.yaml", "pretrain missing.yaml", "demo --train missing.csv --text a "
-                                   "--label b"])
-def test_a_missing_file_is_named_before_anything_heavy_is_imported(words, tmp_path):
-    code = ("import sys\nfrom istar_nb.app.cli import main\ntry: main(sys.argv[1:])\n"
-            "except SystemExit as e: print(e.code, [m for m in ('torch', 'pandas') if m in sys.modules])")
-    done = subprocess.run([sys.executable, "-c", code, *words.split()], capture_output=True, encoding="utf-8",
-                          cwd=tmp_path, timeout=300)
-    assert done.stdout == "2 []\n" and "there is no" in done.stderr and done.stderr.count("\n") == 1, done
+MISSING = ["measure --text missing.txt", "measure missing.npy", "measure --embeddings m.npy", "train --config missing.yaml",
+           "train missing.csv --text a --label b", "sweep missing.yaml", "pretrain missing.yaml", "demo --train missing.csv --text a --label b"]
+
+
+def test_a_missing_file_is_named_before_anything_heavy_is_imported(tmp_path):
+    code = ("import sys\nfrom istar_nb.app.cli import main\nfor typed in sys.argv[1:]:\n try: main(typed.split())\n"
+            " except SystemExit as e: print(e.code, [m for m in ('torch', 'pandas') if m in sys.modules])")
+    done = subprocess.run([sys.executable, "-c", code, *MISSING], capture_output=True, encoding="utf-8", cwd=tmp_path, timeout=300)
+    said = done.stderr.splitlines()
+    assert done.stdout == "2 []\n"*len(MISSING) and len(said) == len(MISSING), done
+    assert [words for words, line in zip(MISSING, said) if "there is no" not in line] == []
 
 
 @pytest.mark.parametrize("words", ["--layers 0,2", "--layers=0,2", "--layers 0 --layers 2"])
@@ -257,23 +263,33 @@ def provide_labels():
     pairs[["first", "second"]].to_csv("found.csv", index=False)
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_examples_in_the_help_work(example, run, provide):
+@pytest.mark.parametrize("example", DRAWN)
+def test_the_first_examples_of_what_draws_work_with_their_figures(example, run, provide, drawn):
+    carry_out(example, run, provide)
+    page = "".join(path.read_text(encoding="utf-8") for path in Path().rglob("*.html"))
+    figures = [base64.b64decode(figure) for figure in re.findall(r'src="data:image/png;base64,([^"]+)"', page)]
+    assert figures and all(figure.startswith(b"\x89PNG") and len(figure) > 5000 for figure in figures)
+
+
+@pytest.mark.parametrize("example", [example for example in EXAMPLES if example not in DRAWN])
+def test_examples_in_the_help_work(example, run, provide): carry_out(example, run, provide)
+
+
+def carry_out(example, run, provide):
     "They are read in full; what takes long is carried out with a small model."
     _, name, *words = example.split()
     if name in ("train", "demo", "measure") and "cola" not in words and "vectors.npy" not in words:
         words += ["--model", "tiny-bert"]*("--model" not in words) + ["--limit", "64"]
-        if name in ("train", "demo"): words += ["--epochs", "1"]
+        if name in ("train", "demo"): words += ["--epochs", "1", "--validation-limit", "64"]
     if name == "runs":
         root = ["--root", "demo/records"] if "demo/records" in words else []
         assert run("train", "run.yaml", "--method", "istar", "--lam", "1", "--no-progress", *root)[0] == 0
     if name in ("judge", "compare"): provide()
-    if name == "health":
-        provide_labels()
-        words = ["tiny-bert" if word == "minilm" else word for word in words]
+    if name == "health": provide_labels()
+    if name in ("health", "compare"): words = ["tiny-gpt2" if word == "minilm" else word for word in words]
     cli._read(name, words)
     if "cola" in words: return    # its data are not here
-    if "processes" in words: words = words[:-2]    # `test_sweeps` has them
+    if {"processes", "--processes-per-run"} & set(words): words.append("--dry-run")    # `test_sweeps` and `test_teams` start them
     code, said = run(name, *words)
     assert code == 0, said
 
@@ -367,7 +383,7 @@ def test_a_column_holds_texts_or_lists_of_words(run):
 # Processes -----------------------------------------------------------------------------------------------------------
 
 @pytest.mark.system
-@pytest.mark.parametrize("words", ["train stdlib-docs --epochs 2", "measure stdlib-docs"])
+@pytest.mark.parametrize("words", ["train stdlib-docs --epochs 2 --validation-limit 64", "measure stdlib-docs"])
 def test_a_log_says_at_once_that_work_has_begun(words, run):
     "One line, although there are several bars, because it is over within half a minute."
     code, said = run(*words.split(), "--model", "tiny-bert", "--limit", "64")
@@ -376,23 +392,23 @@ def test_a_log_says_at_once_that_work_has_begun(words, run):
     assert not set("\r\x1b") & set(said)
 
 
+def interruptible(*words):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    main([*words])
+
+
 def test_an_interrupted_command_says_so_in_a_line(tmp_path):
     "While it waits for texts; what is interrupted while torch is being imported may be ended by torch itself."
-    program = ("import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-               "from istar_nb.app.cli import main; main()")
     os.mkfifo(tmp_path/"pipe")
-    process = subprocess.Popen([sys.executable, "-c", program, "measure", "pipe", "--model", "tiny-bert"], cwd=tmp_path,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    texts, end = None, time.monotonic() + 120
-    while texts is None:
-        try: texts = os.open(tmp_path/"pipe", os.O_WRONLY | os.O_NONBLOCK)
-        except OSError: time.sleep(0.1)    # nobody reads yet
-        assert time.monotonic() < end
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=120)
+    process = Process(interruptible, "measure", "pipe", "--model", "tiny-bert", folder=tmp_path)
+    def opened():
+        with suppress(OSError): return os.open(tmp_path/"pipe", os.O_WRONLY | os.O_NONBLOCK)    # nobody reads yet
+    texts = wait_for(opened, process)
+    os.kill(process.pid, signal.SIGINT)
+    said = process.wait()
     os.close(texts)
-    assert process.returncode == 130 and said.decode().strip().splitlines()[-1] == "istar: stopped."
-    assert b"Traceback" not in said
+    assert process.code == 130 and said.strip().splitlines()[-1] == "istar: stopped."
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize("words", ["--help", "tasks", "measure --help"])
