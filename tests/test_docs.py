@@ -16,11 +16,14 @@ import pytest
 from browser import browser_page, needs_chromium
 from bs4 import BeautifulSoup
 from PIL import Image
+from pygments.lexers import TextLexer
+from pymdownx.highlight import Highlight
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT/"tools"))
 
 import docs
+from istar_nb.app import explorers
 from docs_api import Module, parameters
 from docs_pages import Cell, cells
 
@@ -145,6 +148,7 @@ def test_a_notebook_page(built):
     assert "%pip install --quiet './istar_nb[notebooks]'\n%cd istar_nb/nbs/geometry" in page.details.text
     assert (page.find(class_="arithmatex").text == r"\(a_i*b_i*c\)" and page.find(id="score")
             and "def score(" in page.text)
+    assert "def" in [word.text for word in page.select(".highlight .k")], "a keyword has its colour"
     assert "heard" in page.text and "secret" not in page.text and "silent" not in page.text and "\x1b" not in page.text
     assert (page.find("table", class_="dataframe").text.strip() == "7" and not page.find("style")
             and "Figure" not in page.text)
@@ -245,8 +249,12 @@ def test_cells():
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
+    "The real site, without colours in its code and runs on its page of explorers: the small site has the one, `test_explore` the other."
     folder = tmp_path_factory.mktemp("docs")/"site"
-    docs.build_site(ROOT, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Highlight, "get_lexer", lambda self, source, language, inline, stripnl: (TextLexer(stripnl=stripnl), language))
+        patch.setattr(explorers, "compact_runs", lambda root: {})
+        docs.build_site(ROOT, folder)
     return folder
 
 
@@ -308,10 +316,15 @@ def luminance(colour):
 
 
 @needs_chromium
-@pytest.mark.parametrize("words", ["install", "quickstart", "own data", "csv", "cite", "troubleshooting"])
-def test_search_finds(site, page, words):
-    page.open((site/"index.html").as_uri() + f"?q={words.replace(' ', '%20')}")
-    page.wait("document.querySelectorAll('.md-search-result__item').length")
+def test_search_finds_what_is_typed(site, page):
+    "The first words come with the address, the others from the keyboard."
+    page.open((site/"index.html").as_uri() + "?q=install")
+    page.wait("document.querySelectorAll('.md-search-result__item').length", 60)
+    for words in ("quickstart", "own data", "csv", "cite", "troubleshooting"):
+        page.run("document.querySelector('.md-search-result__list').replaceChildren()")
+        page.run(f"(i => {{ i.focus(); i.value = '{words}'; i.dispatchEvent(new Event('keyup')) }})"
+                 "(document.querySelector('[data-md-component=search-query]'))")
+        page.wait(f"'{words}' && document.querySelectorAll('.md-search-result__item').length", 60)
 
 
 def test_every_figure_says_what_it_shows():
