@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -54,33 +53,26 @@ def test_a_printed_loop_trains_with_dropout_and_collects_without(loop, monkeypat
     assert names["model"].training
 
 
-def copied(folder):
-    "A copy of the package, which may be changed."
-    return Path(shutil.copytree(ROOT/"istar_nb", folder/"istar_nb"))
-
-
-def put_before(module, line, text):
-    "Put text before a line of a module that begins like this."
-    content = module.read_text(encoding="utf-8")
-    assert content.count(f"\n{line}") == 1, line
-    module.write_text(content.replace(f"\n{line}", f"\n{text.rstrip()}\n{line}"), encoding="utf-8")
-
-
-def command(folder, words):
-    "What the program `istar` of the package in a folder does."
+def take(folder):
+    "Import the package in a folder from now on, whatever has been imported."
     for name in [name for name in sys.modules if name.partition(".")[0] == "istar_nb"]: del sys.modules[name]
     sys.path.insert(0, str(folder))
-    import istar_nb.app.cli
+    import istar_nb
     assert Path(istar_nb.__file__).is_relative_to(folder)
-    istar_nb.app.cli.main(words)
 
 
-def istar(folder, words):
-    "What `istar` of the package in a folder prints."
-    process = Process(command, folder, words, folder=folder)
-    said = process.wait()
-    assert not process.code, said
-    return said
+def commands(folder, *lines):
+    "What the program `istar` of the package in a folder does with some lines, one after the other."
+    take(folder)
+    import istar_nb.app.cli
+    for line in lines: istar_nb.app.cli.main(line.split())
+
+
+def tried(folder, *tests):
+    "What pytest does in a folder that has a package of its own."
+    take(folder)
+    os.environ.pop("ISTAR_DATA", None)    # which the shortened page on tasks would not put back
+    sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning", *tests]))
 
 
 def printed():
@@ -88,53 +80,11 @@ def printed():
     return re.findall(r"```python\n(.*?)```", (ROOT/"CONTRIBUTING.md").read_text(encoding="utf-8"), re.S)
 
 
-def test_a_task_is_a_row(tmp_path):
-    put_before(copied(tmp_path)/"text"/"tasks.py", '    Task("stdlib-docs"', printed()[0])
-    for split in ("train", "validation"):
-        path = tmp_path/"data"/"imdb"/f"{split}.jsonl.gz"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(gzip.compress("".join(json.dumps(dict(text=f"A film of {i} hours.", label=i % 2)) + "\n"
-                                               for i in range(32)).encode()))
-    assert "Maas et al. 2011" in istar(tmp_path, ["tasks"])
-    istar(tmp_path,
-          "train --task imdb --model tiny-bert --epochs 1 --root records --data-dir data --no-progress".split())
-    record, = (json.loads(path.read_text(encoding="utf-8")) for path in (tmp_path/"records").glob("*.json"))
-    assert (record["config"]["task"], record["metric"], record["status"]) == ("imdb", "accuracy", "done")
-
-
-def test_a_measure_is_a_function_a_value_and_a_name(tmp_path):
-    package, (_, function, value, name) = copied(tmp_path), printed()
-    with (package/"geometry"/"measures.py").open("a", encoding="utf-8") as file: file.write(f"\n\n{function}")
-    put_before(package/"geometry"/"halves.py", "from .measures import", "from .measures import stable_rank_of")
-    put_before(package/"geometry"/"halves.py", "                sv_anisotropy=shares[0]", value)
-    put_before(package/"report"/"figures.py", '    "two_nn": ', name)
-    istar(tmp_path, "measure --model tiny-bert --task stdlib-docs --limit 100 --out report --no-progress".split())
-    values = json.loads((tmp_path/"report"/"isotropy.json").read_text(encoding="utf-8"))["measures"]["tiny-bert"]["2"]
-    assert abs(values["stable_rank"]*values["sv_anisotropy_centred"] - 1) < 1e-5 and values["stable_rank_se"] > 0
-    assert "stable rank" in (tmp_path/"report"/"isotropy.html").read_text(encoding="utf-8")
-
-
 def method():
     "What the page on methods prints: the class and its row."
     page = ROOT/"nbs"/"howto"/"5_method.ipynb"
     defined = next(cell for cell in cells(page, "code") if cell.startswith("class VarianceShare"))
     return defined, *re.findall(r"```python\n(.*?)```", "\n".join(cells(page, "markdown")), re.S)
-
-
-def test_a_method_is_a_class_and_a_row(tmp_path):
-    "As the page prints them, put into a copy of the package."
-    page, package, (defined, row) = ROOT/"nbs"/"howto"/"5_method.ipynb", copied(tmp_path), method()
-    put_before(package/"training"/"runs.py", '    "none": Method(', row)
-    with (package/"penalties"/"regularizers.py").open("a", encoding="utf-8") as file: file.write(f"\n\n{defined}\n")
-
-    command = next(re.findall(r"istar (train .*--method variance.*)", cell)
-                   for cell in cells(page, "markdown") if "--method variance" in cell)[0]
-    words = (command.replace("minilm", "tiny-bert").split()
-             + "--power 3 --limit 64 --epochs 1 --max-length 16 --root records --no-progress".split())
-    istar(tmp_path, words)
-    record, = (json.loads(path.read_text(encoding="utf-8")) for path in (tmp_path/"records").glob("*.json"))
-    assert (record["config"]["method"], record["config"]["lam"], record["status"]) == ("variance", 0.1, "done")
-    assert record["config"]["power"] == 3.
 
 
 def put_into(notebook, line, text):
@@ -166,16 +116,68 @@ def extended(tmp_path_factory):
             ("06_halves", *(f"from istar_nb.geometry.measures import{name}" for name in ("", " stable_rank_of"))),
             ("06_halves", "                sv_anisotropy=shares[0]", value), ("01_figures", '    "two_nn": ', name)]:
         put_into(next((folder/"nbs").rglob(f"{stem}.ipynb")), line, text)
-    program = "from nbdev.doclinks import nbdev_export; nbdev_export()"
-    subprocess.run([sys.executable, "-c", program], cwd=folder, check=True,
-                   env=os.environ | dict(PYTHONPATH=str(folder)))
+    process = Process(exec, "from nbdev.doclinks import nbdev_export; nbdev_export()", {}, folder=folder, PYTHONPATH=folder)
+    said = process.wait()
+    assert not process.code, said
     return folder
 
 
+@pytest.fixture(scope="module")
+def carried_out(extended):
+    "Its folder once its `istar` has carried out everything in one process, and what that said."
+    for split in ("train", "validation"):
+        path = extended/"data"/"imdb"/f"{split}.jsonl.gz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress("".join(json.dumps(dict(text=f"A film of {i} hours.", label=i % 2)) + "\n"
+                                               for i in range(32)).encode()))
+    shown = next(re.findall(r"istar (train .*--method variance.*)", cell)
+                 for cell in cells(ROOT/"nbs"/"howto"/"5_method.ipynb", "markdown") if "--method variance" in cell)[0]
+    process = Process(commands, extended, "tasks", "train --task imdb --model tiny-bert --epochs 1 --root of-task --data-dir data --no-progress",
+                      f"{shown.replace('minilm', 'tiny-bert')} --power 3 --limit 64 --validation-limit 64 --epochs 1 --max-length 16 --root of-method --no-progress",
+                      "measure --model tiny-bert --task stdlib-docs --limit 100 --out report --no-progress", folder=extended)
+    said = process.wait()
+    assert not process.code, said
+    return extended, said
+
+
+def record_in(folder):
+    record, = (json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json"))
+    return record
+
+
+def test_a_task_is_a_row(carried_out):
+    folder, said = carried_out
+    assert "Maas et al. 2011" in said
+    record = record_in(folder/"of-task")
+    assert (record["config"]["task"], record["metric"], record["status"]) == ("imdb", "accuracy", "done")
+
+
+def test_a_measure_is_a_function_a_value_and_a_name(carried_out):
+    report = carried_out[0]/"report"
+    values = json.loads((report/"isotropy.json").read_text(encoding="utf-8"))["measures"]["tiny-bert"]["2"]
+    assert abs(values["stable_rank"]*values["sv_anisotropy_centred"] - 1) < 1e-5 and values["stable_rank_se"] > 0
+    assert "stable rank" in (report/"isotropy.html").read_text(encoding="utf-8")
+
+
+def test_a_method_is_a_class_and_a_row(carried_out):
+    record = record_in(carried_out[0]/"of-method")
+    assert (record["config"]["method"], record["config"]["lam"], record["status"]) == ("variance", 0.1, "done")
+    assert record["config"]["power"] == 3.
+
+
+def shorten(notebook, last):
+    "Leave the cells of a notebook up to the one that begins like this."
+    content = json.loads(notebook.read_text(encoding="utf-8"))
+    place, = (i for i, cell in enumerate(content["cells"]) if "".join(cell["source"]).startswith(last))
+    notebook.write_text(json.dumps(content | dict(cells=content["cells"][:place + 1])), encoding="utf-8")
+
+
 def test_additions_break_no_notebook_that_lists_what_there_is(extended):
-    listing = ["geometry/06_halves", "text/03_tasks", "training/02_runs", "report/01_figures",
-               "report/04_reports"]
+    "Cells after the last list of measures or tasks are left out: they know nothing of additions, and every lesson runs them."
+    listing = ["geometry/06_halves", "text/03_tasks", "training/02_runs", "report/01_figures", "report/04_reports"]
+    shorten(extended/"nbs/geometry/06_halves.ipynb", "points = torch.randn(300, 40, generator=rng)")
+    shorten(extended/"nbs/text/03_tasks.ipynb", "assert [task_title(name)")
     tests = [*(f"nbs/{name}.ipynb" for name in listing), "tests/test_tasks.py::test_every_task_states_itself"]
-    run = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests], cwd=extended,
-                         env=os.environ | dict(PYTHONPATH=str(extended)), capture_output=True, encoding="utf-8")
-    assert not run.returncode, run.stdout[-3000:] + run.stderr[-3000:]
+    process = Process(tried, extended, *tests, folder=extended, PYTHONPATH=extended)
+    said = process.wait()
+    assert not process.code and said.count(".") >= len(tests), said[-6000:]
