@@ -29,7 +29,8 @@ from istar_nb.training.records import RunRecord, iterate_records, save_record
 from istar_nb.training.runs import RunConfig
 from istar_nb.text.tasks import TASKS, load_task
 
-pytestmark = [pytest.mark.system, pytest.mark.usefixtures("blank_figures")]    # test_typed draws a figure of every command
+# test_typed draws a figure of every command
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("blank_figures")]
 
 SENTENCES = [row["sentence"] for row in load_task("stdlib-docs").train[:1500]]
 
@@ -523,8 +524,8 @@ def test_a_report_survives_a_narrow_terminal(shown, tmp_path):
 @pytest.mark.any_names
 def test_python_starts_the_command_as_a_module_where_there_are_no_letters(shown, tmp_path):
     "A new interpreter, whose file names and output are ASCII, reads, measures and draws."
-    done = subprocess.run([sys.executable, "-m", "istar_nb.app.cli", *MEASURE], capture_output=True, timeout=600, cwd=tmp_path,
-                          env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"})
+    done = subprocess.run([sys.executable, "-m", "istar_nb.app.cli", *MEASURE], capture_output=True, timeout=600,
+                          cwd=tmp_path, env=os.environ | dict(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0"))
     assert done.returncode == 0 and all(number.encode() in done.stdout for number in shown()), done.stderr
 
 
@@ -535,7 +536,8 @@ def test_a_reader_that_stops_early_is_no_mistake(tmp_path):
     assert "Broken pipe" not in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("words", [("train", "--epochs", "1", "--validation-limit", "50"), ("measure",)], ids=lambda words: words[0])
+@pytest.mark.parametrize("words", [("train", "--epochs", "1", "--validation-limit", "50"), ("measure",)],
+                         ids=lambda words: words[0])
 def test_a_log_holds_lines_only(words, run):
     "Bars that are drawn again and again in their place are for terminals."
     code, said = run(*words, "--model", "tiny-bert", "--task", "stdlib-docs", "--limit", "64")

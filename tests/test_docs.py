@@ -249,10 +249,14 @@ def test_cells():
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    "The real site, without colours in its code and runs on its page of explorers: the small site has the one, `test_explore` the other."
+    """The real site, without colours in its code and without runs on its page of explorers.
+
+    The small site has the colours, and `test_explore` the runs.
+    """
+    def plain(self, source, language, inline, stripnl): return TextLexer(stripnl=stripnl), language
     folder = tmp_path_factory.mktemp("docs")/"site"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Highlight, "get_lexer", lambda self, source, language, inline, stripnl: (TextLexer(stripnl=stripnl), language))
+        patch.setattr(Highlight, "get_lexer", plain)
         patch.setattr(explorers, "compact_runs", lambda root: {})
         docs.build_site(ROOT, folder)
     return folder

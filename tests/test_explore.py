@@ -135,7 +135,8 @@ def batches_of(page, n, d, exponent, zeta, reference="true", seed=0, draws=100, 
     v, other = maths(page, f"powerSpectrum({d}, {exponent})"), f"explore.maths.referenceSpectrum(v, '{reference}')"
     call = (f"(v => Array.from({{length: {draws}}}, (_, i) => {{ "
             f"const parts = explore.maths.drawBatch({n}, v, {seed}, i); "
-            f"return [{'[...parts.rows]' if rows else '[]'}, explore.maths.batchScores(parts, {other}, {zeta})] }}))({v})")
+            f"return [{'[...parts.rows]' if rows else '[]'}, "
+            f"explore.maths.batchScores(parts, {other}, {zeta})] }}))({v})")
     drawn, scores = zip(*page.run(call))
     truth = isoscore_from_cov(torch.tensor(v).double().diag()).item()
     return *([np.array(drawn).reshape(draws, n, d)] if rows else []), np.array(scores).T, truth
@@ -252,7 +253,8 @@ def run_points(runs, data, method="all", layer="pooled", seed="all"):
     k = int({"pooled": -1, "embeddings": 0}.get(layer, layer))
     scores = runs["isoscore"] if k < 0 else [row[k] if k < len(row) else None for row in runs["layers"]]
     frame = frame.assign(x=pd.Series(scores, dtype=float), y=pd.Series(runs["score"], dtype=float))
-    chosen = frame[frame.data.isin([data] if isinstance(data, str) else data) & frame.method.isin([method] if method != "all" else frame.method)
+    chosen = frame[frame.data.isin([data] if isinstance(data, str) else data)
+                   & frame.method.isin([method] if method != "all" else frame.method)
                    & frame.seed.isin([int(seed)] if seed != "all" else frame.seed)]
     shown = frame.loc[sorted({*chosen.index, *chosen.plain} - {-1})].dropna(subset="x")
     other = shown[["x", "y"]].reindex(shown.plain.where(shown.plain != shown.index, -1))
@@ -297,14 +299,16 @@ def test_every_choice_of_runs_has_the_same_table(page, runs):
     offered = options(runs)
     assert page.run("Object.entries(explore.controls.runs).map(([key, menu]) => [key, menu.options])") == [
         [key, values] for key, values in offered.items()]
-    whole, names = f"{json.dumps(sorted(offered['data']))}.flatMap(data => explore.runs.runTable(explore.runs.runPoints(", offered["data"]
+    def rows_of(choice):
+        return (f"{json.dumps(sorted(offered['data']))}.flatMap(data => explore.runs.runTable(explore.runs.runPoints("
+                f"explore.data.runs, {{data, ...{json.dumps(choice)}}})).map(row => [data, ...row]))")
     for method in offered["method"]:
         for layer, seed in (("pooled", "all"), ("embeddings", "1"), ("3", "all")):
-            choice = json.dumps(dict(method=method, layer=layer, seed=seed))
-            theirs = page.run(f"{whole}explore.data.runs, {{data, ...{choice}}})).map(row => [data, ...row]))")
-            mine = run_table(run_points(runs, names, method, layer, seed), ["data", "setting"]).reset_index()
+            theirs = page.run(rows_of(dict(method=method, layer=layer, seed=seed)))
+            mine = run_table(run_points(runs, offered["data"], method, layer, seed), ["data", "setting"]).reset_index()
             assert mine.data.tolist() == [row[0] for row in theirs]
-            assert np.allclose(mine.drop(columns="data"), np.array([row[1:] for row in theirs], float), rtol=0, atol=1e-12, equal_nan=True)
+            values = np.array([row[1:] for row in theirs], float)
+            assert np.allclose(mine.drop(columns="data"), values, rtol=0, atol=1e-12, equal_nan=True)
 
 
 def test_differences_are_those_of_the_evidence(runs):
@@ -368,13 +372,15 @@ def test_the_first_score_is_seen_at_once_and_nothing_is_cut_in_any_window(folder
     "No column of a table, and on the smallest phone the page needs no sideways scrolling."
     with browser_page(width=1280, height=800, dark=True) as page:
         for width in (1280, 390, 360):
-            page.send("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 600)
+            page.send("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1,
+                      mobile=width < 600)
             page.open((folder/"index.html").as_uri())
             assert page.run("window.innerWidth") == width
             assert page.run("document.documentElement.scrollWidth") <= width
             if width == 360: continue
             assert page.run("document.querySelector('#spectrum .reading').getBoundingClientRect().bottom") < 560
-            assert page.run("[...document.querySelectorAll('.explorer .table')].every(t => t.scrollWidth <= t.clientWidth)")
+            whole = "every(t => t.scrollWidth <= t.clientWidth)"
+            assert page.run(f"[...document.querySelectorAll('.explorer .table')].{whole}")
 
 
 def test_every_control_has_a_label(page):
@@ -431,7 +437,7 @@ def test_a_file_has_the_numbers_of_python(page, tmp_path, x):
 
 
 def test_the_rows_that_are_measured(page, tmp_path):
-    "A long file is thinned evenly to what a few seconds allow, of which a hundredth is allowed here, and measured whole on request."
+    "A long file is thinned to what a few seconds allow, here a hundredth of them, and measured whole on request."
     assert 1200 < page.run("rowsInSeconds(1200)") < 3000
     page.run("allowed = rowsInSeconds; rowsInSeconds = eval(`(${allowed})`.replaceAll('4e9', '4e7')); 0")
     x = np.random.default_rng(2).standard_normal((1000, 240)).astype("float32")

@@ -116,7 +116,8 @@ def extended(tmp_path_factory):
             ("06_halves", *(f"from istar_nb.geometry.measures import{name}" for name in ("", " stable_rank_of"))),
             ("06_halves", "                sv_anisotropy=shares[0]", value), ("01_figures", '    "two_nn": ', name)]:
         put_into(next((folder/"nbs").rglob(f"{stem}.ipynb")), line, text)
-    process = Process(exec, "from nbdev.doclinks import nbdev_export; nbdev_export()", {}, folder=folder, PYTHONPATH=folder)
+    program = "from nbdev.doclinks import nbdev_export; nbdev_export()"
+    process = Process(exec, program, {}, folder=folder, PYTHONPATH=folder)
     said = process.wait()
     assert not process.code, said
     return folder
@@ -132,9 +133,12 @@ def carried_out(extended):
                                                for i in range(32)).encode()))
     shown = next(re.findall(r"istar (train .*--method variance.*)", cell)
                  for cell in cells(ROOT/"nbs"/"howto"/"5_method.ipynb", "markdown") if "--method variance" in cell)[0]
-    process = Process(commands, extended, "tasks", "train --task imdb --model tiny-bert --epochs 1 --root of-task --data-dir data --no-progress",
-                      f"{shown.replace('minilm', 'tiny-bert')} --power 3 --limit 64 --validation-limit 64 --epochs 1 --max-length 16 --root of-method --no-progress",
-                      "measure --model tiny-bert --task stdlib-docs --limit 100 --out report --no-progress", folder=extended)
+    small = "--limit 64 --validation-limit 64 --epochs 1 --max-length 16 --no-progress"
+    process = Process(commands, extended, "tasks",
+                      "train --task imdb --model tiny-bert --epochs 1 --root of-task --data-dir data --no-progress",
+                      f"{shown.replace('minilm', 'tiny-bert')} --power 3 --root of-method {small}",
+                      "measure --model tiny-bert --task stdlib-docs --limit 100 --out report --no-progress",
+                      folder=extended)
     said = process.wait()
     assert not process.code, said
     return extended, said
@@ -173,7 +177,7 @@ def shorten(notebook, last):
 
 
 def test_additions_break_no_notebook_that_lists_what_there_is(extended):
-    "Cells after the last list of measures or tasks are left out: they know nothing of additions, and every lesson runs them."
+    "Cells after the last list of measures or tasks are left out: no addition is in them, and every lesson runs them."
     listing = ["geometry/06_halves", "text/03_tasks", "training/02_runs", "report/01_figures", "report/04_reports"]
     shorten(extended/"nbs/geometry/06_halves.ipynb", "points = torch.randn(300, 40, generator=rng)")
     shorten(extended/"nbs/text/03_tasks.ipynb", "assert [task_title(name)")

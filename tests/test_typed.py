@@ -27,7 +27,8 @@ root = Path(__file__).resolve().parents[1]
 SENTENCES = [row["sentence"] for row in load_task("stdlib-docs").train[:40]]
 EXAMPLES = [line.split("  ")[0] for command in commands.values()
             for line in _sections(command)[1].splitlines()]
-DRAWN = [next(example for example in EXAMPLES if example.startswith(f"istar {name}")) for name in ("measure", "compare", "health", "demo")]
+DRAWN = [next(example for example in EXAMPLES if example.startswith(f"istar {name}"))
+         for name in ("measure", "compare", "health", "demo")]
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 
@@ -146,14 +147,16 @@ def test_a_mistake_is_answered_with_one_line(words, parts, run, monkeypatch):
     assert not Path("isotropy").exists() and not list(Path().glob("runs/*.json"))
 
 
-MISSING = ["measure --text missing.txt", "measure missing.npy", "measure --embeddings m.npy", "train --config missing.yaml",
-           "train missing.csv --text a --label b", "sweep missing.yaml", "pretrain missing.yaml", "demo --train missing.csv --text a --label b"]
+MISSING = ["measure --text missing.txt", "measure missing.npy", "measure --embeddings m.npy",
+           "train --config missing.yaml", "train missing.csv --text a --label b", "sweep missing.yaml",
+           "pretrain missing.yaml", "demo --train missing.csv --text a --label b"]
 
 
 def test_a_missing_file_is_named_before_anything_heavy_is_imported(tmp_path):
     code = ("import sys\nfrom istar_nb.app.cli import main\nfor typed in sys.argv[1:]:\n try: main(typed.split())\n"
             " except SystemExit as e: print(e.code, [m for m in ('torch', 'pandas') if m in sys.modules])")
-    done = subprocess.run([sys.executable, "-c", code, *MISSING], capture_output=True, encoding="utf-8", cwd=tmp_path, timeout=300)
+    done = subprocess.run([sys.executable, "-c", code, *MISSING], capture_output=True, encoding="utf-8",
+                          cwd=tmp_path, timeout=300)
     said = done.stderr.splitlines()
     assert done.stdout == "2 []\n"*len(MISSING) and len(said) == len(MISSING), done
     assert [words for words, line in zip(MISSING, said) if "there is no" not in line] == []
@@ -289,7 +292,7 @@ def carry_out(example, run, provide):
     if name in ("health", "compare"): words = ["tiny-gpt2" if word == "minilm" else word for word in words]
     cli._read(name, words)
     if "cola" in words: return    # its data are not here
-    if {"processes", "--processes-per-run"} & set(words): words.append("--dry-run")    # `test_sweeps` and `test_teams` start them
+    if {"processes", "--processes-per-run"} & set(words): words.append("--dry-run")    # test_sweeps and test_teams do
     code, said = run(name, *words)
     assert code == 0, said
 
