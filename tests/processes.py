@@ -31,7 +31,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 FORKED = mp.get_context("forkserver")
-FORKED.set_forkserver_preload(["pytest", "pandas", "scipy.stats", "sklearn.metrics", "tokenizers", "torch._dynamo", "torch.distributed.tensor",
+FORKED.set_forkserver_preload(["pytest", "pandas", "scipy.stats", "sklearn.metrics", "tokenizers", "torch._dynamo", "torch.distributed.tensor", "torchmetrics", "fsspec",
                                "transformers.modeling_utils", "transformers.models.bert.modeling_bert",
                                "istar_nb.app.cli", "istar_nb.training.training", "istar_nb.study.pretraining", "istar_nb.sweeps.sweeps", "ready"])
 ONE_AT_A_TIME = threading.Lock()    # starting a process also asks how others ended, which can be read only once

@@ -6,13 +6,16 @@ import signal
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 import torch
+import torch.multiprocessing as mp
 
+from istar_nb.report.isotropy import measure
 from istar_nb.study.pretraining import pretrain
 from istar_nb.study.pretrain_runs import PretrainConfig
 from istar_nb.training.records import find_record, iterate_records
@@ -60,14 +63,14 @@ def test_accelerate_joins_its_processes_where_there_is_no_accelerator(made, tmp_
 def test_two_machines_of_two_processes_train_like_one(made, tmp_path):
     "Two agents of torchrun, which meet at a port, each with two processes; they share the folder of the store."
     config, data, words = made
-    program = Path(sys.executable).parent/"istar"
+    programs = Path(sys.executable).parent/"istar", shutil.which("istar")    # an interpreter that is started, and one that is forked
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     def agent(rank):
         command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc_per_node", "2",
                    "--node_rank", str(rank), "--master_addr", "127.0.0.1", "--master_port", str(port), "--no-python",
-                   program, "train", *words, "--checkpoint-every", "2"]
+                   programs[rank], "train", *words, "--checkpoint-every", "2"]
         return subprocess.Popen(command, cwd=tmp_path, env=without_accelerate(os.environ | ALONE), encoding="utf-8",
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     agents = [agent(rank) for rank in (0, 1)]
@@ -119,7 +122,8 @@ def in_background(words):
 
 
 def launching(config, data):
-    "`launch` from Python, such as a notebook's, which listens to SIGINT even if what runs the tests does not."
+    "`launch` from Python, such as a notebook's, which listens to SIGINT even if what runs the tests does not; its processes are copies of this one."
+    mp.spawn = partial(mp.start_processes, start_method="fork")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     launch(config, root="runs", data_dir=data, checkpoint_every=2, progress=False)
 
@@ -152,11 +156,10 @@ def test_a_measurement_is_shared_by_the_processes_of_a_launcher(tmp_path):
     "Each measures its share, and one report has the digits of one process."
     rows = torch.randn(20_000, 6, generator=torch.Generator().manual_seed(0))
     np.save(tmp_path/"x.npy", rows.numpy())
-    reports = []
-    for before in ([sys.executable, "-m", *ACCELERATE.split()], []):
-        command = [*before, shutil.which("istar"), "measure", "x.npy", "--no-progress", "--out", f"out{len(before)}"]
-        run = subprocess.run(command, cwd=tmp_path, env=without_accelerate(os.environ | ALONE), encoding="utf-8",
-                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600)
-        assert run.returncode == 0 and run.stdout.count("report: ") == 1, run.stdout
-        reports.append(json.loads((tmp_path/f"out{len(before)}"/"isotropy.json").read_text())["measures"])
-    assert reports[0] == reports[1] and reports[0]["x.npy"]["points"]["count"] == 20_000
+    command = [shutil.which("istar"), "measure", "x.npy", "--no-progress", "--out", "out"]
+    both = [subprocess.Popen(command, cwd=tmp_path, env=without_accelerate(os.environ | ALONE | place), encoding="utf-8",
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for place in places_of_two()]
+    said = [each.communicate(timeout=600)[0] for each in both]
+    assert [each.returncode for each in both] == [0, 0] and "".join(said).count("report: ") == 1, said
+    found = json.loads((tmp_path/"out"/"isotropy.json").read_text())["measures"]
+    assert found == measure(tmp_path/"x.npy", processes=1).measures and found["x.npy"]["points"]["count"] == 20_000
