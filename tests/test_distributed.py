@@ -185,8 +185,8 @@ def test_two_processes_train_like_one(tmp_path):
     model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.
     model.save_pretrained(tmp_path/"model")
     tokenizer.save_pretrained(tmp_path/"model")
-    config = RunConfig(model=str(tmp_path/"model"), method="istar", lam=-0.5, limit=330, epochs=2, lr=1e-3,
-                       accumulate=1, reference_points=4000)
+    config = RunConfig(model=str(tmp_path/"model"), method="istar", lam=-0.5, limit=330, validation_limit=100, epochs=2,
+                       lr=1e-3, accumulate=1, reference_points=4000)
     one = train(config, tmp_path/"one", checkpoints=tmp_path/"one"/"checkpoints", progress=False)
     on_two(run_training, config, str(tmp_path/"two"), folder=tmp_path, connected=False)
     two = find_record(tmp_path/"two", config.id)

@@ -56,9 +56,9 @@ def attempt(seconds, f, *args):
 
 
 def until_done(longest, draw, f, *args):
-    "Start `f` until it ends, killing it after random times that grow slowly; how often it was killed."
+    "Start `f` until it ends, killing it after random times that grow; how often it was killed."
     kills = 0
-    while not attempt(draw.uniform(0.05, longest*(0.5 + 0.02*kills)), f, *args): kills += 1
+    while not attempt(draw.uniform(0.05, longest*(0.5 + 0.1*kills)), f, *args): kills += 1
     return kills
 
 

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -20,13 +21,13 @@ from istar_nb.sweeps.grids import grid, plan
 from istar_nb.training.records import find_record, iterate_records
 from istar_nb.sweeps.sweeps import load_selections, select, selection_table
 from istar_nb.sweeps.sweeps import sweep
-from processes import Process, held_workers, wait_for
+from processes import Process, wait_for
 from toy_task import write_model, write_task
 
 folder = tempfile.TemporaryDirectory()
 base = dict(task="sst2", model=f"{folder.name}/tiny", epochs=1, limit=64, max_length=16, batch_size=16, lr=1e-3, reference_points=2000)
 spec = dict(base=base, seeds=[0], runs=[dict(method="none"), dict(method="istar", lam=1, lr=1e30), dict(method="istar", lam=[-1, 1])])
-long = dict(base={**base, "limit": 480, "epochs": 2}, seeds=[0, 1], runs=[dict(method="none"), dict(method="istar", lam=-1)])
+long = dict(base={**base, "limit": 160}, seeds=[0, 1], runs=[dict(method="none"), dict(method="istar", lam=-1)])
 local = {}
 
 
@@ -136,7 +137,7 @@ class Killer:
         self.thread.start()
 
     def hold(self):
-        text = "\n".join(f"{run}/checkpoint-000000016" for run, n in self.left.items() if n)
+        text = "\n".join(f"{run}/checkpoint-000000008" for run, n in self.left.items() if n)
         (self.folder/"next").write_text(text)
         (self.folder/"next").replace(self.folder/"held")    # whoever reads it sees all of it
 
@@ -179,9 +180,9 @@ def test_a_worker_that_cannot_start_ends_the_sweep(tmp_path, monkeypatch):
     assert not (tmp_path/"runs").exists(), "no run is to blame"
 
 
-def drive(spec, executor):
-    "A sweep that notes which runs it makes."
-    if "HELD" in os.environ: os.environ["PYTHONPATH"] = held_workers(Path.cwd())
+def drive(spec, executor, python):
+    "A sweep that notes which runs it makes, and whose workers are processes of this Python."
+    sys.executable = python
     signal.signal(signal.SIGINT, signal.default_int_handler)    # what a shell starts in the background has it ignored
     plain = training.run_epochs
     def noted(work, setup, *args):
@@ -191,7 +192,7 @@ def drive(spec, executor):
     sweep(spec, executor=executor, root="runs", checkpoints="checkpoints", checkpoint_every=4, workers=2, threads=1)
 
 
-def start(folder, spec, executor, **variables): return Process(drive, spec, executor, folder=folder, **variables)
+def start(folder, spec, executor, **variables): return Process(drive, spec, executor, sys.executable, folder=folder, **variables)
 
 
 def stop(folder, executor, how, made):
@@ -210,7 +211,7 @@ def stop(folder, executor, how, made):
 
 
 @pytest.mark.parametrize("executor", ["local", "processes"])
-def test_sweep_stopped_by_ctrl_c_and_by_a_kill_goes_on(tmp_path, reference, executor):
+def test_sweep_stopped_by_ctrl_c_and_by_a_kill_goes_on(tmp_path, reference, executor, forked_workers):
     first = stop(tmp_path, executor, signal.SIGINT, 1)
     before = stop(tmp_path, executor, signal.SIGKILL, 3) if executor == "processes" else first
     assert first.items() <= before.items() and all(r.status == "done" for r in before.values())

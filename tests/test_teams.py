@@ -24,7 +24,7 @@ from processes import Process, wait_for
 from toy_task import write_model, write_task
 
 folder = tempfile.TemporaryDirectory()
-base = dict(task="sst2", model=f"{folder.name}/tiny", epochs=1, limit=256, max_length=16, batch_size=16, lr=1e-3,
+base = dict(task="sst2", model=f"{folder.name}/tiny", epochs=1, limit=128, max_length=16, batch_size=8, lr=1e-3,
             reference_points=2000)
 spec = dict(base=base, runs=[dict(method="istar", lam=-1), dict(accumulate=2)])
 made = {}
@@ -34,7 +34,7 @@ made = {}
 def data(tmp_path_factory):
     "A small task and model for all sweeps of this file, and for the processes that they start."
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ISTAR_DATA", str(write_task(tmp_path_factory.mktemp("data"), rows=300)))
+        patch.setenv("ISTAR_DATA", str(write_task(tmp_path_factory.mktemp("data"), rows=150)))
         write_model(base["model"])
         yield
 
