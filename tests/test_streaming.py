@@ -48,17 +48,18 @@ def close(values, wanted, tolerance=1e-6, without=()):
                      msg=lambda m: f"{name}: {m}")
 
 
-def in_memory(x):
-    "The measures of points in memory, in float64."
-    x, outliers = x.double(), outlier_dimensions(x)
-    return dict(isoscore=isoscore(x), participation_ratio=participation_ratio(covariance(x)),
-                effective_rank_raw=effective_rank(x),
-                effective_rank_centred=effective_rank(x, center=True), ev_1=explained_variance(x, 1),
-                ev_5=explained_variance(x, 5), ev_20=explained_variance(x, 20),
-                sv_anisotropy_raw=sv_anisotropy(x, 1, center=False), sv_anisotropy_centred=sv_anisotropy(x, 1),
-                mean_cosine=mean_cosine(x), outlier_share=outliers.share,
-                mean_activation=mean_activation(x), outlier_count=torch.tensor(outliers.count),
-                count=torch.tensor(len(x)))
+def in_memory(x, names=None):
+    "The measures of points in memory, in float64; those of these names, or all."
+    outliers, x = outlier_dimensions(x), x.double()
+    measures = dict(isoscore=lambda: isoscore(x), participation_ratio=lambda: participation_ratio(covariance(x)),
+                    effective_rank_raw=lambda: effective_rank(x),
+                    effective_rank_centred=lambda: effective_rank(x, center=True), ev_1=lambda: explained_variance(x, 1),
+                    ev_5=lambda: explained_variance(x, 5), ev_20=lambda: explained_variance(x, 20),
+                    sv_anisotropy_raw=lambda: sv_anisotropy(x, 1, center=False),
+                    sv_anisotropy_centred=lambda: sv_anisotropy(x, 1), mean_cosine=lambda: mean_cosine(x),
+                    outlier_share=lambda: outliers.share, mean_activation=lambda: mean_activation(x),
+                    outlier_count=lambda: torch.tensor(outliers.count), count=lambda: torch.tensor(len(x)))
+    return {name: measures[name]() for name in names or measures}
 
 
 def sentences(count): return [row["sentence"] for row in load_task("stdlib-docs").train[:count]]
@@ -66,10 +67,10 @@ def sentences(count): return [row["sentence"] for row in load_task("stdlib-docs"
 
 @pytest.fixture(scope="module")
 def corpus():
-    "States and masks of MiniLM on 240 real sentences, in batches of 16 whose lengths differ."
+    "States and masks of MiniLM on 160 real sentences, in batches of 16 whose lengths differ."
     model, tokenizer = load_encoder("minilm")
-    lines, batches = sentences(240), []
-    for i in range(0, 240, 16):
+    lines, batches = sentences(160), []
+    for i in range(0, 160, 16):
         batch = tokenizer(lines[i:i+16], padding=True, truncation=True, max_length=24, return_tensors="pt")
         with torch.no_grad(): batches.append((model(**batch).last_hidden_state, batch["attention_mask"]))
     return batches
@@ -85,7 +86,7 @@ def filled(metric, batches):
 
 # Two processes
 
-shares = (8, 13, 15, 0)    # batches of the first process, of 15; the other has the rest, or nothing
+shares = (7, 10, 0)    # batches of the first process, of 10; the other has the rest, or nothing
 
 
 def measure_shares(rank, corpus):
@@ -201,7 +202,7 @@ def test_texts_sorted_by_class_have_the_errors_of_mixed_ones(batch):
 @pytest.mark.parametrize("n, cut", ((5000, 1), (9000, 333), (9000, 5000)))
 def test_halves_and_sample_do_not_depend_on_how_points_are_cut(n, cut):
     x = torch.randn(n, 3, generator=torch.Generator().manual_seed(0))
-    parts = filled(IsotropyMetrics(), [(part, None) for part in x.split(cut)])
+    parts = filled(IsotropyMetrics(), [(part, None) for part in (*x[:500].split(cut), *x[500:].split(max(cut, 333)))])
     whole = filled(IsotropyMetrics(), [(x, None)])
     parts, whole = parts.halves, whole.halves
     assert torch.equal(parts.by_half()[:, 0, 0], whole.by_half()[:, 0, 0])
@@ -234,8 +235,9 @@ def test_values_are_those_of_points_in_memory_and_errors_nearly_those_of_the_jac
     close(metric.compute(), in_memory(x), 2e-6)
     if n < 2*d: return
     of, found = torch.arange(n) % 100, metric.errors()
-    kept = [in_memory(x[of != g]) for g in range(100)]
-    for name in ("isoscore", "effective_rank_centred", "effective_rank_raw", "ev_5", "mean_cosine"):
+    names = "isoscore", "effective_rank_centred", "effective_rank_raw", "ev_5", "mean_cosine"
+    kept = [in_memory(x[of != g], names) for g in range(100)]
+    for name in names:
         wanted = jackknife_error(torch.stack([k[name].double() for k in kept]))
         assert 0.75 < found[name]/wanted < 1.3, (name, found[name], wanted)
 
@@ -346,15 +348,15 @@ def peak_of_file(path, n):
     with path.open("w") as file: file.writelines(f"{i} {'and so on '*300}\n" for i in range(n))
     tokenizer, (lines, _) = load_encoder("tiny-bert").tokenizer, TextOptions(str(path)).read()
     tracemalloc.start()
-    assert sum(len(batch["input_ids"]) for batch in text_batches(lines, tokenizer, max_length=4, pool=500)) == n
+    assert sum(len(batch["input_ids"]) for batch in text_batches(lines, tokenizer, max_length=4, pool=250)) == n
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return peak/2**20
 
 
 def test_memory_does_not_grow_with_a_file(tmp_path):
-    "Four times the lines, 9 MB more of them; what is kept at a time is a pool of 500, cut to what four tokens need."
-    assert peak_of_file(tmp_path/"lines.txt", 4000) < 1.5*peak_of_file(tmp_path/"lines.txt", 1000) < 3
+    "Four times the lines, 4.5 MB more of them; what is kept at a time is a pool of 250, cut to what four tokens need."
+    assert peak_of_file(tmp_path/"lines.txt", 2000) < 1.5*peak_of_file(tmp_path/"lines.txt", 500) < 3
 
 
 @pytest.mark.parametrize("family", ("bert", "distilbert", "roberta", "gpt2"))
@@ -532,24 +534,23 @@ def rows_of_file(folder, n=30_000, d=12):
     return x, folder/"x.npy"
 
 
-@pytest.mark.parametrize("processes", [1, 2, 3, 7])
-def test_vectors_of_any_number_of_processes_have_the_same_digits(processes, tmp_path, single_thread):
+def test_vectors_of_any_number_of_processes_have_the_same_digits(tmp_path, single_thread):
     "Of a matrix, of its file, and with ids of texts that end within a part; some processes have nothing to do."
     x, file = rows_of_file(tmp_path)
     ids = np.arange(len(x))//70
     for points, options in ((x, {}), (x, dict(sentences=ids)), (x[:5000], {}), (x.double() + 1e6, {})):
-        alone, shared = (measure(points, processes=k, **options).measures for k in (None, processes))
-        assert alone == shared
-    assert measure(file, processes=processes).measures["x.npy"] == measure(x).measures["points"]
+        alone = measure(points, **options).measures
+        for processes in (1, 2, 7): assert measure(points, processes=processes, **options).measures == alone, processes
+    assert measure(file, processes=3).measures["x.npy"] == measure(x).measures["points"]
 
 
 @pytest.mark.parametrize("tokens", ["real", "mean"])
 def test_texts_of_any_number_of_processes_have_the_same_digits(tokens, single_thread):
     "Of every layer and their union, whichever process had which batch; IsoScore* as well."
-    encoder, texts = tuple(load_encoder("tiny-bert")), sentences(400)
-    options = dict(tokens=tokens, batch_tokens=700, zeta=0.2, reference=texts[:100])
+    encoder, texts = tuple(load_encoder("tiny-bert")), sentences(250)
+    options = dict(tokens=tokens, batch_tokens=450, zeta=0.2, reference=texts[:100])
     alone = measure(encoder, texts, **options).measures
-    for processes in (1, 2, 3, 7):
+    for processes in (1, 2, 7):
         assert measure(encoder, iter(texts), processes=processes, **options).measures == alone
 
 
@@ -649,7 +650,7 @@ def measured(rows, d):
 
 def test_points_wider_than_memory_are_folded_and_the_report_says_so(single_thread, capsys):
     "Equal digits for any number of processes; scores within their errors, linear measures exact, no spectrum."
-    x, memory = torch.randn(5000, 1100, generator=torch.Generator().manual_seed(0)), 0.017
+    x, memory = torch.randn(4300, 1100, generator=torch.Generator().manual_seed(0)), 0.017
     x = x*torch.linspace(2, 0.3, 1100) + 0.2
     x[:, 7] = x[:, 7]*20 + 50
     narrow = measure(x, memory=memory)
@@ -689,7 +690,7 @@ def test_the_recipe_for_dask_is_run_where_dask_is_installed(tmp_path):
     assert names["found"] == measure(x).measures["points"]["points"]
 
 
-def folded_points(memory=0.018, count=5000):
+def folded_points(memory=0.018, count=4200):
     "Points of 1,100 dimensions, whose sums need 0.019 GB, and 0.017 GB where they are folded onto 1,024."
     measured = Measurement(memory=memory)
     rows = torch.randn(count, 1100, generator=torch.Generator().manual_seed(0))
@@ -711,7 +712,7 @@ def test_an_audit_of_folded_layers_keeps_what_is_known():
 
 
 def test_a_difference_of_folded_scores_has_the_errors_of_folding():
-    first, second = (_measures(folded_points(count=n)) for n in (5000, 6000))
+    first, second = (_measures(folded_points(count=n)) for n in (4200, 5000))
     found = _difference(first, second)
     for name in ("isoscore", "isoscore_unbiased"):
         assert found[f"{name}_se"] == pytest.approx(np.hypot(first.summary[f"{name}_se"], second.summary[f"{name}_se"]))
@@ -740,17 +741,18 @@ def test_states_that_another_engine_has_saved_are_measured_like_those_of_a_model
 def fold_shares(rank, x):
     "Values and an error of points wider than allowed: one process has few of them, the other folds, about other means."
     metric = IsotropyMetrics(memory=0.017)
-    for part in x.split([2200, 5800])[rank].split(700): metric.update(part)
+    for part in x.split([1000, 4500])[rank].split(700): metric.update(part)
     assert metric.halves.folded == (rank == 1)
     values, errors = metric.compute(), metric.errors()
     return {name: value for name, value in values.items() if value.isfinite().all()}, errors["isoscore_unbiased"]
 
 
 def test_two_processes_fold_to_the_numbers_of_one(tmp_path):
-    x = torch.randn(8000, 1100, generator=torch.Generator().manual_seed(0))*torch.linspace(2, 0.3, 1100) + 0.2
-    x[2200:] += 0.5
+    x = torch.randn(5500, 1100, generator=torch.Generator().manual_seed(0))*torch.linspace(2, 0.3, 1100) + 0.2
+    x[1000:] += 0.5
     one = filled(IsotropyMetrics(memory=0.017), [(part, None) for part in x.split(1000)])
-    wanted, error, exact = one.compute(), one.errors()["isoscore_unbiased"], in_memory(x)
+    wanted, error = one.compute(), one.errors()["isoscore_unbiased"]
+    exact = in_memory(x, ("isoscore", "mean_activation", "outlier_count", "count"))
     assert one.halves.folded
     for values, found in on_two(fold_shares, x, folder=tmp_path):
         assert {"isoscore", "isoscore_unbiased", "mean_activation", "outlier_count"} <= set(values)
