@@ -63,7 +63,7 @@ def test_accelerate_joins_its_processes_where_there_is_no_accelerator(made, tmp_
 def test_two_machines_of_two_processes_train_like_one(made, tmp_path):
     "Two agents of torchrun, which meet at a port, each with two processes; they share the folder of the store."
     config, data, words = made
-    programs = Path(sys.executable).parent/"istar", shutil.which("istar")    # an interpreter that is started, and one that is forked
+    programs = Path(sys.executable).parent/"istar", shutil.which("istar")    # of new interpreters, and of forked ones
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -122,7 +122,7 @@ def in_background(words):
 
 
 def launching(config, data):
-    "`launch` from Python, such as a notebook's, which listens to SIGINT even if what runs the tests does not; its processes are copies of this one."
+    "`launch` from Python, which listens to SIGINT even if what runs the tests does not; its processes are copies."
     mp.spawn = partial(mp.start_processes, start_method="fork")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     launch(config, root="runs", data_dir=data, checkpoint_every=2, progress=False)
@@ -157,8 +157,9 @@ def test_a_measurement_is_shared_by_the_processes_of_a_launcher(tmp_path):
     rows = torch.randn(20_000, 6, generator=torch.Generator().manual_seed(0))
     np.save(tmp_path/"x.npy", rows.numpy())
     command = [shutil.which("istar"), "measure", "x.npy", "--no-progress", "--out", "out"]
-    both = [subprocess.Popen(command, cwd=tmp_path, env=without_accelerate(os.environ | ALONE | place), encoding="utf-8",
-                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for place in places_of_two()]
+    both = [subprocess.Popen(command, cwd=tmp_path, env=without_accelerate(os.environ | ALONE | place),
+                             encoding="utf-8", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            for place in places_of_two()]
     said = [each.communicate(timeout=600)[0] for each in both]
     assert [each.returncode for each in both] == [0, 0] and "".join(said).count("report: ") == 1, said
     found = json.loads((tmp_path/"out"/"isotropy.json").read_text())["measures"]

@@ -16,8 +16,9 @@ os.environ.setdefault("RAY_AUTH_MODE", "disabled")              # a cluster of t
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 for name in ("gcs_server_port_wait_time_s", "worker_register_timeout_seconds"):
     os.environ.setdefault(f"RAY_{name}", "600")                 # however busy the machine is
-for name, value in dict(enable_worker_prestart=0, prestart_worker_first_driver=0, idle_worker_killing_time_threshold_ms=600_000).items():
-    os.environ.setdefault(f"RAY_{name}", str(value))            # a worker takes seconds to start: none in vain
+for name in ("enable_worker_prestart", "prestart_worker_first_driver"):
+    os.environ.setdefault(f"RAY_{name}", "0")                   # a worker takes seconds to start: none in vain
+os.environ.setdefault("RAY_idle_worker_killing_time_threshold_ms", "600000")
 ray = pytest.importorskip("ray")
 from ray.cluster_utils import Cluster
 
@@ -79,7 +80,8 @@ def cluster():
     "A head and one more node, each with one core for runs, until a test takes the other one away."
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
-        patch.setattr(ray._private.utils, "get_dashboard_dependency_error", lambda: ImportError("left out"))    # as of Ray without its extras
+        missing = ImportError("left out")    # as of Ray without its extras
+        patch.setattr(ray._private.utils, "get_dashboard_dependency_error", lambda: missing)
         with joined(dict(num_cpus=1), dict(num_cpus=1)) as cluster: yield cluster
 
 
@@ -162,8 +164,8 @@ def test_runs_of_two_processes_get_two_gpus_each(tmp_path, large, monkeypatch):
     data = write_task(tmp_path/"data")
     write_model(base["model"])
     monkeypatch.setattr(executors, "_on_machine", told)
-    record, other = sweep(dict(base=base, seeds=[0, 1]), executor="ray", processes_per_run=2, data_dir=data, root=tmp_path/"ray",
-                          checkpoints=tmp_path/"checkpoints", progress=False)
+    record, other = sweep(dict(base=base, seeds=[0, 1]), executor="ray", processes_per_run=2, data_dir=data,
+                          root=tmp_path/"ray", checkpoints=tmp_path/"checkpoints", progress=False)
     given = [(tmp_path/"seen"/str(seed)).read_text().split(",") for seed in (0, 1)]
     assert [len(devices) for devices in given] == [2, 2] and len(set(given[0] + given[1])) == 4
     assert record.status == "done" and record.environment["processes"] == 2, record.error

@@ -53,8 +53,9 @@ def in_memory(x, names=None):
     outliers, x = outlier_dimensions(x), x.double()
     measures = dict(isoscore=lambda: isoscore(x), participation_ratio=lambda: participation_ratio(covariance(x)),
                     effective_rank_raw=lambda: effective_rank(x),
-                    effective_rank_centred=lambda: effective_rank(x, center=True), ev_1=lambda: explained_variance(x, 1),
-                    ev_5=lambda: explained_variance(x, 5), ev_20=lambda: explained_variance(x, 20),
+                    effective_rank_centred=lambda: effective_rank(x, center=True),
+                    ev_1=lambda: explained_variance(x, 1), ev_5=lambda: explained_variance(x, 5),
+                    ev_20=lambda: explained_variance(x, 20),
                     sv_anisotropy_raw=lambda: sv_anisotropy(x, 1, center=False),
                     sv_anisotropy_centred=lambda: sv_anisotropy(x, 1), mean_cosine=lambda: mean_cosine(x),
                     outlier_share=lambda: outliers.share, mean_activation=lambda: mean_activation(x),

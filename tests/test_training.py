@@ -48,7 +48,8 @@ def few_validation_rows(monkeypatch):
 @pytest.mark.parametrize("precision, emulated, said", [("bf16", True, 1), ("bf16", False, 0), ("fp32", True, 0)])
 def test_bf16_says_where_it_is_slow(precision, emulated, said, tmp_path, monkeypatch):
     monkeypatch.setattr("istar_nb.training.updates.emulates_bf16", lambda device: emulated)
-    tiny = RunConfig(model="tiny-bert", limit=40, validation_limit=40, batch_size=20, epochs=1, max_length=16, precision=precision)
+    tiny = RunConfig(model="tiny-bert", limit=40, validation_limit=40, batch_size=20, epochs=1, max_length=16,
+                     precision=precision)
     with warnings.catch_warnings(record=True, action="always") as heard: train(tiny, tmp_path, progress=False)
     assert [str(w.message) for w in heard].count("this processor has no instructions for bfloat16: `precision` 'bf16' "
                                                  "is much slower than 'fp32'") == said
@@ -120,7 +121,8 @@ def test_accumulated_gradient_of_other_losses(task, data_dir, tmp_path, monkeypa
 @pytest.mark.parametrize("target, shape", [(0.05, "spectrum"), (0.8, "spectrum"), (0.05, "outlier")])
 def test_a_reparametrised_model_begins_with_another_isoscore_and_the_same_answers(finished, tmp_path, target, shape):
     "Before training nothing but the geometry of the last states differs; what is kept of a run says where it began."
-    base = RunConfig(task="stdlib-docs", model="tiny-bert", method="reparametrised", limit=200, validation_limit=300, epochs=1)
+    base = RunConfig(task="stdlib-docs", model="tiny-bert", method="reparametrised", limit=200, validation_limit=300,
+                     epochs=1)
     plain, mapped = finished(base), finished(replace(base, target=target, shape=shape))
     before, after = plain.epochs[0], mapped.epochs[0]
     assert after["accuracy"] == before["accuracy"]
@@ -133,7 +135,8 @@ def test_a_reparametrised_model_begins_with_another_isoscore_and_the_same_answer
 @pytest.mark.parametrize("shape", ["spectrum", "outlier"])
 def test_a_penalty_begins_where_the_reparametrised_run_begins(tmp_path, shape):
     "Before training both runs are the same in every number; afterwards the penalty has done its work."
-    base = RunConfig(task="stdlib-docs", model="tiny-bert", limit=200, validation_limit=300, epochs=1, shape=shape, lr=1e-3)
+    base = RunConfig(task="stdlib-docs", model="tiny-bert", limit=200, validation_limit=300, epochs=1, shape=shape,
+                     lr=1e-3)
     penalised = replace(base, method="cosreg", lam=10, head="linear", start_isoscore=0.05)
     plain, pulled = (train(c, root=tmp_path, progress=False)
                      for c in (replace(base, method="reparametrised", target=0.05), penalised))
@@ -204,8 +207,8 @@ def test_a_causal_model_is_read_at_the_last_token(side, llama):
 @pytest.mark.parametrize("method", ["uniformity", "isobn"])
 def test_a_causal_model_is_fine_tuned(method, llama, tmp_path):
     "Two methods that act on one state a text: its head tells texts apart, and the penalty is no constant."
-    causal = RunConfig(task="stdlib-docs", model=llama, method=method, limit=640, validation_limit=300, epochs=2, batch_size=16,
-                       lr=3e-3)
+    causal = RunConfig(task="stdlib-docs", model=llama, method=method, limit=640, validation_limit=300, epochs=2,
+                       batch_size=16, lr=3e-3)
     record = run(causal, None, tmp_path)
     assert record.status == "done" and record.epochs[-1]["majority_share"] < 1
     penalties = {step["penalty"] for step in record.steps if "penalty" in step}
