@@ -120,7 +120,7 @@ def _git_commit()->str|None: # hash, with "+" when the checkout has changes; Non
     "The commit of the checkout that `istar_nb` is imported from."
     package = Path(istar_nb.__file__)
     def git(*args):
-        command = ["git", "-C", str(package.parent), *args]
+        command = ["git", "--no-optional-locks", "-C", str(package.parent), *args]    # a kill would leave a lock
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     try:
         if git("ls-files", package.name):
