@@ -74,6 +74,7 @@ def _docstring_sentences(
 )->list[str]:  # first sentences of its module, class and function docstrings, outer before inner
     "First sentences of all docstrings in a file, which is parsed and never imported."
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    holding = (ast.stmt, ast.excepthandler, ast.match_case)    # what may have definitions inside
     # Syntax trees hold no cycles to collect: parsing takes half the time. And a collection in the middle lets other
     # threads parse, upon which Python 3.11 may miscount the depth of the tree (CPython's issue 106905).
     collected = gc.isenabled()
@@ -83,7 +84,10 @@ def _docstring_sentences(
     finally:
         if collected:
             gc.enable()
-    nodes = [node for node in ast.walk(tree) if isinstance(node, documented)]
+    nodes = [tree]    # in the order of `ast.walk`, but without expressions
+    for node in nodes:    # grows meanwhile
+        nodes += [child for child in ast.iter_child_nodes(node) if isinstance(child, holding)]
+    nodes = [node for node in nodes if isinstance(node, documented)]
     return list(filter(None, [_first_sentence(ast.get_docstring(node, clean=False) or "") for node in nodes]))
 
 # %% ../../nbs/text/03_tasks.ipynb #477af402
