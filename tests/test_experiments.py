@@ -27,7 +27,7 @@ from istar_nb.study.verdicts import correct, meanings
 from istar_nb.sweeps.grids import grid as read_grid
 from istar_nb.text.tasks import task_title
 from istar_nb.training.records import record_json, record_texts
-from istar_nb.training.runs import RunConfig, defaults
+from istar_nb.training.runs import defaults
 
 root = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(root/"tools"))
@@ -42,11 +42,10 @@ grid = cache(read_grid)
 
 @pytest.fixture(scope="module", autouse=True)
 def read_once():
-    "Every grid is read once, and every id computed once: each of the stores here asks for all of them anew."
+    "Every grid is read once: each of the stores here asks for all of them anew."
     with pytest.MonkeyPatch.context() as patch:
         for module in (istar_nb.sweeps.grids, istar_nb.study.evidence, istar_nb.study.control_claims):
             patch.setattr(module, "grid", grid)
-        patch.setattr(RunConfig, "id", property(cache(RunConfig.id.fget)))
         yield
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 import istar_nb as inb
-from istar_nb.sweeps.grids import read_yaml
 from istar_nb.sweeps.sweeps import grouped, select
 from istar_nb.training.runs import RunConfig
 
@@ -24,13 +23,7 @@ ROWS = {    # what the rows of the tables need: the models, the tasks, and metho
 
 
 @cache
-def spec_of(name): return read_yaml(folder/f"{name}.yaml")
-
-
-@cache
-def configs_of(name):
-    "The runs of the first of a grid's five seeds."
-    return inb.grid(spec_of(name) | dict(seeds=[0]))
+def configs_of(name): return inb.grid(folder/f"{name}.yaml")
 
 
 def test_every_grid_of_a_paper_is_counted(): assert COUNTS.keys() == {path.stem for path in folder.glob("paper-*.yaml")}
@@ -38,13 +31,10 @@ def test_every_grid_of_a_paper_is_counted(): assert COUNTS.keys() == {path.stem 
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_a_dry_run_lists_every_run(name, tmp_path, capsys):
-    "All five seeds of the small grids, and the first of the two large ones: `grid` repeats its runs for every seed."
     path, configs = folder/f"{name}.yaml", configs_of(name)
-    whole = COUNTS[name] < 1000
-    planned = COUNTS[name] if whole else COUNTS[name]//5
-    assert inb.sweep(path if whole else configs, root=tmp_path, dry_run=True) == []
-    assert f"{planned} runs: 0 done, {planned} to do" in capsys.readouterr().out
-    assert len(configs)*5 == COUNTS[name] and spec_of(name)["seeds"] == [0, 1, 2, 3, 4] and not list(tmp_path.iterdir())
+    assert inb.sweep(path, root=tmp_path, dry_run=True) == []
+    assert f"{COUNTS[name]} runs: 0 done, {COUNTS[name]} to do" in capsys.readouterr().out
+    assert len(configs) == COUNTS[name] and {c.seed for c in configs} == set(range(5)) and not list(tmp_path.iterdir())
     comment = path.read_text(encoding="utf-8").split("\nbase:")[0].split("\nseeds:")[0]
     assert comment.startswith("# ") and "# Departs from the paper: " in comment
 
@@ -62,7 +52,7 @@ def test_the_tuning_of_istar_compares_27_settings(capsys, tmp_path):
     groups = grouped(configs_of(path.stem), ("task", "model", "method"))
     assert groups.keys() == set(product(glue, three, ["none"]))
     for points in groups.values(): assert {(c.batch_size, c.epochs, c.lr) for c in points} == settings
-    select(configs_of(path.stem), hold_out=0.1, seeds=spec_of(path.stem)["seeds"], dry_run=True, root=tmp_path)
+    select(path, hold_out=0.1, dry_run=True, root=tmp_path)
     out = capsys.readouterr().out
     assert f"{27*27} runs: 0 done" in out and "then 27 chosen points with 5 seeds each" in out
 

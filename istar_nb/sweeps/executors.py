@@ -180,7 +180,7 @@ class Worker(Team):
         ended:queue.Queue,  # where it goes when they have ended
     ):
         self.config, self.device = config, device
-        variables = dict([device.split("=")] if device else [], OMP_NUM_THREADS=str(threads))
+        variables = {"OMP_NUM_THREADS": str(threads)} | (dict([device.split("=")]) if device else {})
         code = "import sys; from istar_nb.sweeps.executors import carry_out_order; sys.exit(carry_out_order())"
         order = dict(config=asdict(config), job=asdict(job), threads=threads)
         super().__init__(code, order, variables, processes, lambda: ended.put(self))
