@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['sample_points', 'sample_sentences', 'sample_most', 'folded_to', 'keys_of', 'half_of', 'in_sample', 'directions_of',
-           'packed', 'unpacked', 'bags_of', 'fold', 'Halves', 'spectral_measures', 'Decomposition', 'spectrum_of',
-           'influences', 'scaled', 'Place', 'Cloud', 'cloud_of', 'product_of', 'folding_error', 'pair_covariances',
-           'unbiased_of', 'Estimates', 'measures_of']
+           'packed', 'unpacked', 'bags_of', 'fold', 'Halves', 'sentence_keys', 'told_apart', 'Batch', 'read_batch',
+           'spectral_measures', 'Decomposition', 'spectrum_of', 'influences', 'scaled', 'Place', 'Cloud', 'cloud_of',
+           'product_of', 'folding_error', 'pair_covariances', 'unbiased_of', 'Estimates', 'measures_of']
 
 # %% ../../nbs/geometry/06_halves.ipynb #57f8dc59
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..base.points import has_float64, unit_rows, working_dtype
+from ..base.states import points_of
 from .measures import effective_rank_of, outliers_of
 from .scores import ratio_score
 from .sums import (add_points_, covariance_of, inverse_norms, merged, norms_of, parts_of,
@@ -378,6 +379,52 @@ class Halves:
             lines[:, 0] -= n*step
         return packed(_about_origin_(sums, fold(origin[None], self.r)[0]))[None], lines.flatten(0, 1)[None]
 
+
+# %% ../../nbs/geometry/06_halves.ipynb #74cb3f75
+def sentence_keys(
+    sentences:Any,   # (B,) whole numbers from 0; None: they follow `before`
+    lengths:list[int], # B numbers: how many points each row has
+    before:int,      # sentences that were numbered before
+)->Tensor:           # (n,) int64, a key for each point
+    "The keys of the sentences that points belong to."
+    numbers = np.arange(before, before + len(lengths)) if sentences is None else np.asarray(sentences)
+    if numbers.shape != (len(lengths),) or numbers.dtype.kind not in "iu" or (numbers < 0).any():
+        raise ValueError(f"`sentences` must be ({len(lengths)},) whole numbers from 0, one for every row of `x`, "
+                         f"not {numbers.dtype} of shape {numbers.shape}")
+    return keys_of(numbers).repeat_interleave(torch.as_tensor(lengths, dtype=torch.int64))
+
+
+def told_apart(
+    keys:Tensor,  # (k,) int64
+    salt:int,     # whole number, another one for every set of sentences
+)->Tensor:        # (k,) of the same halves, and in nearly the same order
+    "Keys of sentences that were numbered elsewhere."
+    return keys ^ ((keys_of(np.array([salt])) & 0xFFFFF) << 1)
+
+# %% ../../nbs/geometry/06_halves.ipynb #c22da802
+class Batch(NamedTuple):
+    "Points that are ready to be taken in."
+    points:Tensor  # (N, d)
+    index:Tensor   # (n,) which of them count
+    keys:Tensor    # (n,) of their sentences
+    inverse:Tensor # (N,) as of `directions_of`
+    rows:int       # B, or n for single points
+
+
+def read_batch(
+    x:Tensor|np.ndarray,   # (n, d) points or (B, T, d) states
+    mask:Tensor|None=None, # (n,) or (B, T)
+    tokens:str="real",     # "real", "cls" or "all"
+    causal:bool=False,     # as of `counted`
+    sentences:Any=None,    # (n,) or (B,), as of `sentence_keys`
+    before:int=0,          # sentences that were numbered before
+)->Batch:
+    "Points of a batch and what must be known of them, for which an accelerator waits once."
+    points, index, lengths = points_of(x, mask, tokens, causal)
+    norms, extremes = norms_of(points, index) if len(index) else (points.new_zeros(len(points)), points.new_zeros(2))
+    low, high, *lengths = torch.cat([extremes, lengths.to(extremes)]).tolist()    # the only wait
+    inverse = inverse_norms(points, index, norms, low, high) if len(index) else norms    # an error if one is bad
+    return Batch(points, index, sentence_keys(sentences, list(map(int, lengths)), before), inverse, len(lengths))
 
 # %% ../../nbs/geometry/06_halves.ipynb #3e08eed7
 def spectral_measures(

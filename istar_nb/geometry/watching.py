@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from ..base.points import has_float64
-from ..base.states import check_tokens, is_causal, token_mask
-from .streaming import IsotropyMetrics, counted
+from ..base.states import check_tokens, counted, is_causal, token_mask
+from .streaming import IsotropyMetrics
 
 # %% ../../nbs/geometry/08_watching.ipynb #87c4bdff
 def repeated_blocks(
