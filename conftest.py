@@ -165,6 +165,18 @@ def places(path, nb):
     return {cell.source: (str(module), above[cell.id] - directives[cell.id]) for cell in nb.cells if cell.id in above}
 
 
+def as_in_a_notebook():
+    "Within it tables have as many columns as in a notebook, not as in a terminal."
+    import pandas
+    return pandas.option_context("display.max_columns", 20)
+
+
+def words_shown(cell):
+    "The words in what a cell's last line gives, without its numbers, whose last digits differ between machines."
+    plain = ["".join(each.data.get("text/plain", "")) for each in cell.get("outputs", []) if each.output_type == "execute_result"]
+    return set(re.findall(r"\b[^\W\d_]{3,}\b", " ".join(plain))) - {"None", "NaN", "True", "False"}
+
+
 class Notebook(pytest.File):
     def collect(self): yield Run.from_parent(self, name="cells")
 
@@ -177,16 +189,24 @@ class Run(pytest.Item):
         nb, shell = read_nb(self.path), Shell(self.path)
         shell.compile.places = places(self.path, nb)
         flags = re.compile(rf"#\|\s*({'|'.join(config.tst_flags.split())}|eval:\s*false)\b", re.I)
+        stored, stale = set(), []
+        def left_out(cell):
+            stored.clear()
+            stored.update(words_shown(cell))
+            return bool(flags.match(cell.source))
+        def compare(cell):
+            if (new := words_shown(cell)) != stored and "Interactive" not in stored: stale.append((cell.id, *sorted(new ^ stored)))
         sys.path.insert(0, str(root))
         os.chdir(root if self.config.getoption("from_root") else self.path.parent)
         try:
-            with forked(): shell.run_all(nb, exc_stop=True, preproc=lambda cell: bool(flags.match(cell.source)))
+            with forked(), as_in_a_notebook(): shell.run_all(nb, exc_stop=True, preproc=left_out, postproc=compare)
         except Exception as error: raise CellFailed(shell.prettytb(self.path)) from error
         finally:
             sys.modules["__main__"], sys.path[:] = main, path
             os.chdir(folder)
         after = process_state()
         changed = {name: (before[name], after[name]) for name in before if before[name] != after[name]}
+        if stale: raise CellFailed(f"{self.path.name} shows other words than it stores; run it with `make notebooks`: {stale}")
         if changed: raise CellFailed(f"{self.path.name} changes what the next notebook finds: {changed}")
 
     def repr_failure(self, excinfo): return str(excinfo.value) if excinfo.errisinstance(CellFailed) else super().repr_failure(excinfo)

@@ -70,6 +70,14 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path, ending):
     else: assert data.sha256 == expected.sha256
 
 
+def test_pairs_of_a_frame_are_those_of_its_file(tmp_path):
+    table = frame(pairs=True)
+    task = Task.from_frame(table, "review", "sentiment", "reply")
+    assert task.texts == ("review", "reply") and load_task(task).train[0]["reply"].startswith("Reply ")
+    of_file = own_task(write(tmp_path, "csv", table), "review", "sentiment", "reply")
+    assert load_task(task).sha256 == load_task(of_file).sha256
+
+
 def test_the_split_keeps_every_class_and_is_always_the_same():
     table = pd.DataFrame(dict(text=[f"Row {i}." for i in range(200)], kind=["common"]*180 + ["rare"]*20))
     data = load_task(Task.from_frame(table, "text", "kind"))
