@@ -90,9 +90,11 @@ def test_what_pip_installs_runs_every_notebook(tmp_path):
             assert known & (extras | {"ipython"}), f"{notebook} imports {name}"    # which ipywidgets and Jupyter need
 
 
-def test_isoscore_imports_torch_and_nothing_heavier():
-    heavy = "transformers accelerate datasets matplotlib pandas scipy sklearn torchmetrics rich".split()
-    code = f"import sys, istar_nb; istar_nb.isoscore; print([m for m in {heavy} if m in sys.modules])"
+@pytest.mark.parametrize("name, absent", [
+    ("isoscore", "transformers accelerate datasets matplotlib pandas scipy sklearn torchmetrics rich"),
+    ("measure", "torchmetrics ray")])
+def test_a_name_imports_nothing_heavier_than_it_needs(name, absent):
+    code = f"import sys, istar_nb; istar_nb.{name}; print([m for m in {absent.split()} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8",
                           check=True).stdout.strip() == "[]"
 

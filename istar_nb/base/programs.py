@@ -4,13 +4,11 @@
 
 # %% auto #0
 __all__ = ['end_after', 'place_of_process', 'check_alone', 'meeting_place', 'place_variables', 'launched', 'start_together',
-           'forks', 'share_out', 'from_first', 'watched', 'Team', 'Lasting', 'progress_bar', 'waiting',
-           'machine_memory', 'allowed_memory']
+           'forks', 'share_out', 'from_first', 'watched', 'Team', 'Lasting', 'progress_bar', 'waiting']
 
 # %% ../../nbs/base/06_programs.ipynb #b0c1d2e2
 import contextlib
 import json
-import math
 import os
 import pickle
 import subprocess
@@ -30,7 +28,6 @@ from weakref import WeakKeyDictionary
 from tqdm import auto, std
 
 import istar_nb
-from .checks import check_number
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -349,22 +346,3 @@ def waiting(
 )->std.tqdm:          # a context manager
     "A line that stays while something is done that has no steps to count."
     return progress_bar(None, text, shown, bar_format="{desc} …")
-
-# %% ../../nbs/base/06_programs.ipynb #f3cd3e4f
-def machine_memory()->float: # GB; infinite where it is not known
-    "The memory of this machine, or of the container that this process runs in."
-    try:
-        size = os.sysconf("SC_PAGE_SIZE")*os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return math.inf    # Windows
-    with contextlib.suppress(OSError, ValueError):
-        size = min(size, int(Path("/sys/fs/cgroup/memory.max").read_text("ascii")))
-    return size/1e9
-
-
-def allowed_memory(
-    memory:float|None, # GB that sums may take; None for a share of what this machine has
-    share:float,       # of it
-)->float:              # GB
-    "How much memory sums may take."
-    return machine_memory()*share if memory is None else check_number("memory", memory, "(0, inf]")

@@ -4,13 +4,17 @@
 
 # %% auto #0
 __all__ = ['sample_points', 'sample_sentences', 'sample_most', 'folded_to', 'keys_of', 'half_of', 'in_sample', 'directions_of',
-           'packed', 'unpacked', 'bags_of', 'fold', 'Halves', 'sentence_keys', 'told_apart', 'Batch', 'read_batch',
-           'spectral_measures', 'Decomposition', 'spectrum_of', 'influences', 'scaled', 'Place', 'Cloud', 'cloud_of',
-           'product_of', 'folding_error', 'pair_covariances', 'unbiased_of', 'Estimates', 'measures_of']
+           'packed', 'unpacked', 'bags_of', 'fold', 'machine_memory', 'allowed_memory', 'Halves', 'sentence_keys',
+           'told_apart', 'Batch', 'read_batch', 'spectral_measures', 'Decomposition', 'spectrum_of', 'influences',
+           'scaled', 'Place', 'Cloud', 'cloud_of', 'product_of', 'folding_error', 'pair_covariances', 'unbiased_of',
+           'Estimates', 'measures_of']
 
 # %% ../../nbs/geometry/06_halves.ipynb #57f8dc59
 import math
+import os
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..base.checks import check_number
 from ..base.points import has_float64, unit_rows, working_dtype
 from ..base.states import points_of
 from .measures import effective_rank_of, outliers_of
@@ -154,6 +159,25 @@ def _lines_of(points:Tensor, index:Tensor, inverse:Tensor, origin:Tensor)->Tenso
         lines[1] += rows.square().sum(0)
     return lines
 
+
+# %% ../../nbs/geometry/06_halves.ipynb #f3cd3e4f
+def machine_memory()->float: # GB; infinite where it is not known
+    "The memory of this machine, or of the container that this process runs in."
+    try:
+        size = os.sysconf("SC_PAGE_SIZE")*os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return math.inf    # Windows
+    with suppress(OSError, ValueError):
+        size = min(size, int(Path("/sys/fs/cgroup/memory.max").read_text("ascii")))
+    return size/1e9
+
+
+def allowed_memory(
+    memory:float|None, # GB that sums may take; None for a share of what this machine has
+    share:float,       # of it
+)->float:              # GB
+    "How much memory sums may take."
+    return machine_memory()*share if memory is None else check_number("memory", memory, "(0, inf]")
 
 # %% ../../nbs/geometry/06_halves.ipynb #639422e1
 def _size_of(d:int)->float: return 2*(d+2)*(d+1)*8e-9    # GB of the sums of both halves

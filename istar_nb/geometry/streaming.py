@@ -20,9 +20,9 @@ from torchmetrics import Metric
 from ..base.checks import check_number
 from ..base.covariance import check_covariance, check_zeta, shrink
 from ..base.points import has_float64
-from ..base.programs import allowed_memory
 from ..base.states import TOKENS, check_tokens
-from .halves import Estimates, Halves, folded_to, measures_of, read_batch, told_apart
+from .halves import (Estimates, Halves, allowed_memory, folded_to, measures_of, read_batch,
+                                      told_apart)
 from .measures import check_outliers
 from .scores import isoscore_from_cov, isoscore_star
 from .sums import covariance_of

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from ..base.checks import check_number
-from ..base.programs import allowed_memory, progress_bar, waiting
+from ..base.programs import progress_bar, waiting
 from ..base.states import layer_count, layer_numbers, points_of
-from ..geometry.halves import Halves, keys_of
+from ..geometry.halves import Halves, allowed_memory, keys_of
 from ..geometry.sums import parts_of
 from .isotropy import Isotropy, text_tuples
 from .model_measures import Measurement, check_layers, find_encoder, model_inputs, with_union

@@ -22,8 +22,9 @@ from ..base.checks import check_number
 from ..base.files import local_path
 from ..base.matrices import row_keys
 from ..base.points import unit_rows, working_dtype
-from ..base.programs import allowed_memory, progress_bar, waiting
+from ..base.programs import progress_bar, waiting
 from ..base.states import layer_count, layer_numbers
+from ..geometry.halves import allowed_memory
 from ..geometry.second_moments import cka_of_layers
 from .figures import compare_figure, measure_names, png_bytes
 from .isotropy import check_unread, text_tuples

@@ -32,12 +32,11 @@ from ..base.files import local_path
 from ..base.matrices import matrix_units
 from ..base.modes import evaluating
 from ..base.points import as_points, working_dtype
-from ..base.programs import (allowed_memory, forks, from_first, place_of_process, progress_bar, share_out,
-                                    waiting)
+from ..base.programs import forks, from_first, place_of_process, progress_bar, share_out, waiting
 from ..training.records import finite
 from ..base.states import HiddenStates, choose_layers, configs_of, layer_count, layer_numbers, token_mask
 from ..geometry.scores import isoscore_from_cov
-from ..geometry.halves import Estimates, Halves, keys_of, measures_of, read_batch
+from ..geometry.halves import Estimates, Halves, allowed_memory, keys_of, measures_of, read_batch
 from ..geometry.sums import covariance_of
 from ..geometry.unbiased import sentence_numbers
 

@@ -87,8 +87,8 @@ def _docstring_sentences(
     nodes = [tree]    # in the order of `ast.walk`, but without expressions
     for node in nodes:    # grows meanwhile
         nodes += [child for child in ast.iter_child_nodes(node) if isinstance(child, holding)]
-    nodes = [node for node in nodes if isinstance(node, documented)]
-    return list(filter(None, [_first_sentence(ast.get_docstring(node, clean=False) or "") for node in nodes]))
+    return list(filter(None, [_first_sentence(ast.get_docstring(node, clean=False) or "") for node in nodes
+                              if isinstance(node, documented)]))
 
 # %% ../../nbs/text/03_tasks.ipynb #477af402
 def _module_files(
