@@ -11,6 +11,7 @@ __all__ = ['READING', 'Section', 'show_value', 'html_page', 'with_error', 'measu
 # %% ../../nbs/report/04_reports.ipynb #3c45986c
 import json
 import math
+import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -208,8 +209,8 @@ def error_note(
     layers:dict[str,dict], # from `measure_model` or `measure_embeddings`
 )->str:                    # empty where no layer has values
     "What the standard errors come from."
-    kinds = dict.fromkeys(summary["sample"] for summary in layers.values() if "sample" in summary)
-    return f"± one standard error, from {' or '.join(kinds)}".replace(", drawn at random or", " or") if kinds else ""
+    kinds = " or ".join(dict.fromkeys(summary["sample"] for summary in layers.values() if "sample" in summary))
+    return kinds and "± one standard error, from " + re.sub(r" [a-z ]+(, drawn at random)? or ", " or ", kinds)
 
 # %% ../../nbs/report/04_reports.ipynb #1d9f565c
 def measure_table(
