@@ -47,7 +47,7 @@ class TextOptions:
     text: str | None = None         # texts: a file, folder or pipe, one a line; tables, also a URL; "-": standard input
     column: str | None = None       # column of the table, with texts or lists of words: .csv, .tsv, .jsonl or .parquet
     task: str | None = None         # instead: the training texts of this task of `istar tasks`
-    limit: int | None = None        # at most this many texts, spread over a task's rows or a file's first; default: all
+    limit: int | None = None        # at most this many texts: a file's first, or spread over the task; default: all
     data_dir: str | None = None     # folder with the tasks' files; default: the variable ISTAR_DATA
     hub: bool = False               # allow downloads from the Hugging Face hub
     progress: bool = True           # show a progress bar
@@ -135,9 +135,9 @@ def measure_command(
     zeta: float = 0.0,              # shrinkage in [0, 1] of IsoScore*, which is shown beside IsoScore if it is above 0
     reference: str | None = None,   # other texts, as for --text, or points, whose covariance --zeta shrinks to
     device: str | None = None,      # where the model is, such as cpu or cuda:1; default: an accelerator where one is
-    # of the model's weights: those of its file for auto
+    # number format of the model's weights; auto: that of its file
     dtype: Literal["float32", "bfloat16", "float16", "auto"] = "float32",
-    processes: int | None = None,   # that share the work, one thread each; default: one, or those of a launcher
+    processes: int | None = None,   # processes that share the work, one thread each; default: one, or a launcher's
     out: Path = Path("isotropy"),   # folder for the report, as HTML and JSON; an earlier report gets a number
 )->None:
     """Measure the isotropy of a model on some text, layer by layer, or of a matrix of embeddings.
@@ -200,7 +200,7 @@ def compare_command(
     tokens: Literal["real", "cls", "last", "mean", "all"] = "real",
     layers: tuple[int, ...] | None = None,  # layer numbers, where 0 is the embeddings; default: all
     neighbors: int = 10,            # nearest texts whose overlap is counted
-    sample: int = 2000,             # most texts that CKA and neighbours are of, drawn at random
+    sample: int = 2000,             # at most this many texts, drawn at random, for CKA and neighbours
     fail_on: Literal["changed", "not-known"] | None = None, # exit with 1 if the last layer changed, or if not the same
     batch_tokens: int = 8192,       # tokens in a batch
     max_length: int = 256,          # tokens kept of a text
