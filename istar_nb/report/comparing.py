@@ -286,7 +286,8 @@ class Comparison:
         rows = {model: [*rows.values()][-1] for model, rows in self.alike.items()}
         moved = {model: _signed([*rows.values()][-1], "mean_cosine") for model, rows in self.differences.items()}
         said = [f"{model} beside {self.first}: {self.words[model]} (neighbours in common {with_error(row, 'overlap')}, "
-                f"CKA {with_error(row, 'cka')}, mean cosine {moved[model]})" for model, row in rows.items()]
+                f"CKA {with_error(row, 'cka').replace('-', '−')}, mean cosine {moved[model]})"
+                for model, row in rows.items()]
         return "; ".join(said) + "."
 
     def how(self)->str:
@@ -327,7 +328,7 @@ def compare(
     tokens:str="real",                 # what measures count as a point: "real", "cls", "last", "mean" or "all"
     layers:int|Iterable[int]|str|None="all", # layer numbers, 0 the embeddings; None for 1…L, without them
     neighbors:int=10,                  # nearest texts whose overlap is counted
-    sample:int=2000,                   # most texts that CKA and neighbours are of, drawn at random
+    sample:int=2000,                   # at most this many texts, drawn at random, for CKA and neighbours
     hub:bool=False,                    # allow downloads from the Hugging Face hub
     batch_tokens:int=8192,             # tokens in a batch
     max_length:int=256,                # tokens kept of a text

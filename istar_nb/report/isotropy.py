@@ -184,7 +184,7 @@ def measure(
     device_map:object=None,           # where transformers puts its parts, such as "auto"; None: on one device
     column:str|None=None,             # of a file or dataset with columns: the one with the points, or with the texts
     ids:str|None=None,                # its column with the numbers of the rows, from 0; None: points are in order
-    processes:int|None=None,          # that share the work, a thread each; None: this one, or a launcher's; Ray: actors
+    processes:int|None=None,          # that share the work, of a thread each; None: one, or a launcher's; Ray: actors
 )->Isotropy:
     "The isotropy of a model on texts, layer by layer, or of points."
     if processes is not None:
