@@ -72,6 +72,20 @@ def test_a_model_is_examined_on_a_table_with_classes_and_pairs(run):
     assert "20 labelled pairs" in " ".join(said.split()) and "text of texts.csv" in " ".join(said.split())
 
 
+def test_classes_are_read_from_every_table_that_texts_are(run, tmp_path):
+    rows = [dict(text=text, year=row["label"] % 2) for text, row in zip(TEXTS, ROWS)]
+    pd.DataFrame(rows[:60]).rename(columns=dict(year="2020")).to_csv("a.csv", index=False)
+    pd.DataFrame(rows[60:]).rename(columns=dict(year="2020")).to_csv("b.csv", index=False)
+    with open("words.jsonl", "w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row | dict(text=row["text"].split())) + "\n" for row in rows)
+        file.write(json.dumps(dict(text="This has no class.")))
+    for source, label in (("*.csv", "2020"), (f"file://{tmp_path}/*.csv", "2020"), ("words.jsonl", "year")):
+        code, said = run("health", "tiny-bert", source, "--column", "text", "--label", label, "--tokens", "mean")
+        assert code == 0 and "variance between classes" in said and f"{len(set(TEXTS))} texts" in said, said
+    code, said = run("health", "tiny-bert", "a.csv", "--column", "text", "--label", "year")
+    assert code == 2 and "has no column 'year'" in said
+
+
 @pytest.mark.parametrize("words, message", [
     ("health", "MODEL is missing"), ("health tiny-bert", "name the texts"),
     ("health vectors.npy texts.txt", "leave out the texts"),

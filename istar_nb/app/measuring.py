@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Literal
 
 from .commands import check_file, check_positive, kept
-from ..base.checks import near
 from ..base.files import check_writable, local_path
 from ..base.programs import place_of_process, waiting
-from ..text.frames import column_texts, file_format, read_splits
+from ..text.frames import column_texts, file_format, labelled_texts, read_splits
 
 # %% ../../nbs/app/02_measuring.ipynb #80d4ec95
 def _lines_of(text:Path)->Iterator[tuple[str]]:
@@ -234,20 +233,17 @@ def compare_command(
         raise SystemExit(1)
 
 # %% ../../nbs/app/02_measuring.ipynb #830253ce
-def _table(path:str|Path, columns:Sequence[str]|int, option:str)->list[tuple]:
-    "Columns of a table as tuples: those that are named, or the first ones."
+def _table(path:str|Path, columns:int, option:str)->list[tuple]:
+    "The first columns of a table as tuples."
     path = local_path(path)
     if not path.is_dir() and not file_format(path):
         raise ValueError(f"{option} {path} must be a table: .csv, .tsv, .jsonl or .parquet")
     rows = [row for split in read_splits(path).values() for row in split]
     if not rows:
         raise ValueError(f"{option} {path} has no rows")
-    names = list(rows[0])[:columns] if isinstance(columns, int) else columns
-    if isinstance(columns, int) and len(names) < columns:
+    names = list(rows[0])[:columns]
+    if len(names) < columns:
         raise ValueError(f"{option} {path} has {', '.join(names)}, and {columns} columns are wanted")
-    if lacking := [name for name in names if name not in rows[0]]:
-        raise ValueError(f"{option} {path} has no column {lacking[0]!r}{near(lacking[0], rows[0])}; it has "
-                         f"{', '.join(map(repr, rows[0]))}")
     if file_format(path) in (".csv", ".tsv") and any(re.fullmatch(r"\s*[-+]?\d[\d.e+-]*\s*", name) for name in names):
         raise ValueError(f"{option} {path} has no header, only the row {', '.join(map(repr, names))}: put names of "
                          "columns above it")
@@ -313,10 +309,8 @@ def health_command(
         given, source = _task_arguments(texts), f"{texts.task} (training rows)"
     elif texts.given:
         listed, source = texts.read()
-        given["texts"] = [text for text, in listed]
-    if label is not None:
-        rows = [row for row in _table(texts.text, (texts.column, label), "--text") if None not in row][:texts.limit]
-        given = dict(texts=[text for text, _ in rows], labels=[topic for _, topic in rows])
+        rows = listed if label is None else islice(labelled_texts(texts.text, texts.column, label), texts.limit)
+        given = dict(zip(("texts", "labels"), map(list, zip(*rows))))
     if pairs is not None:
         given["pairs"] = _table(pairs, 3, "--pairs")
     if relevant is not None:

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['most_of_a_cell', 'most_classes', 'file_format', 'row_place', 'frame_rows', 'read_alike', 'read_splits', 'label_kind',
-           'stratified_split', 'text_cells', 'column_texts', 'own_rows', 'class_names', 'number_labels']
+           'stratified_split', 'text_cells', 'column_texts', 'labelled_texts', 'own_rows', 'class_names',
+           'number_labels']
 
 # %% ../../nbs/text/00_frames.ipynb #13654007
 import csv
@@ -340,17 +341,34 @@ def _column_cells(file:str, column:str|None)->Iterator[object]: # "" for an empt
         yield from ("" if cell is None else cell for cell in cells)
 
 
+def _tables_of(source:str|Path)->list[str]: # as of `column_texts`
+    "The files of a source, in the order of their names."
+    if any((local_path(source)/name).is_file() for name in _saved):
+        return [str(local_path(source))]
+    files = files_of(source, _is_table)
+    if not all(file_format(Path(file)) for file in files or [""]):
+        raise ValueError(f"{source} must end in {', '.join(_formats)} or be a folder of such files, and be there")
+    return files
+
+
 def column_texts(
     source:str|Path,  # a table, a folder of tables or one from `save_to_disk`, a pattern with `*`, or a URL
     column:str|None,  # with the texts; None is an error that says which columns there are
 )->Iterator[str]:
     "The texts of a column that are not empty, read when they are needed, the files in the order of their names."
-    saved = any((local_path(source)/name).is_file() for name in _saved)
-    files = [str(local_path(source))] if saved else files_of(source, _is_table)
-    if not saved and not all(file_format(Path(file)) for file in files or [""]):
-        raise ValueError(f"{source} must end in {', '.join(_formats)} or be a folder of such files, and be there")
-    for file in files:
+    for file in _tables_of(source):
         yield from filter(None, text_cells(_column_cells(file, column), file, column))
+
+
+def labelled_texts(
+    source:str|Path,  # as of `column_texts`
+    column:str,       # with the texts
+    label:str,        # with their labels
+)->Iterator[tuple[str,object]]:
+    "The texts of a column and their labels, without rows that lack one of them."
+    for file in _tables_of(source):
+        texts = text_cells(_column_cells(file, column), file, column)
+        yield from (pair for pair in zip(texts, _column_cells(file, label)) if "" not in pair)
 
 # %% ../../nbs/text/00_frames.ipynb #d2f7f6e5
 def own_rows(
