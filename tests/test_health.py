@@ -211,6 +211,15 @@ def test_a_file_without_a_header_does_not_lose_its_first_row(rows, option, tmp_p
     assert _table(path, size, option) == rows
 
 
+def test_a_row_without_a_score_is_named(run):
+    np.save("vectors.npy", clustered(60))
+    with open("pairs.jsonl", "w", encoding="utf-8") as file:
+        file.writelines(json.dumps(dict(a=i, b=i + 1, score=i)) + "\n" for i in range(12))
+        file.write(json.dumps(dict(a=1, b=2)))
+    code, said = run("health", "vectors.npy", "--pairs", "pairs.jsonl")
+    assert code == 2 and "--pairs: the third part of number 12 must be a number, not None" in said
+
+
 def test_every_file_of_a_folder_of_pairs_is_read(tmp_path):
     row = pd.DataFrame(dict(a=["x"], b=["y"], c=[1]))
     for name in ("train", "test"): row.to_csv(tmp_path/f"{name}.csv", index=False)

@@ -247,7 +247,7 @@ def _table(path:str|Path, columns:int, option:str)->list[tuple]:
     if file_format(path) in (".csv", ".tsv") and any(re.fullmatch(r"\s*[-+]?\d[\d.e+-]*\s*", name) for name in names):
         raise ValueError(f"{option} {path} has no header, only the row {', '.join(map(repr, names))}: put names of "
                          "columns above it")
-    return [tuple(row[name] for name in names) for row in rows]
+    return [tuple(map(row.get, names)) for row in rows]
 
 
 def _task_arguments(texts:TextOptions)->dict:
