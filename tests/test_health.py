@@ -272,6 +272,12 @@ def test_queries_of_another_kind_are_told(run):
     assert "60 texts" in found.source and any(row["name"] == between for row in found.findings)
 
 
+def test_rows_have_classes_beside_queries():
+    x, classes = clustered(60), [0, 1]*30
+    def share(**more): return next(f for f in health(x, labels=classes, dims=[12], **more).findings if "classes" in f["name"])
+    assert share(queries=clustered(9, seed=1)) == share()
+
+
 @pytest.mark.system
 def test_the_alarm_stops_the_trainer_of_sentence_transformers(tmp_path):
     "A loss that pulls all texts to one direction is stopped early; one that leaves them alone is not."

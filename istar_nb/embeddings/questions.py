@@ -132,9 +132,9 @@ def questions(
     rows, gold, queries, found, wanted, own = judged
     if documents is not None and not len(queries):
         raise ValueError("`documents` are given, and `relevant` is missing")
-    if listed is None:
-        given = range(len(index))
     more = [_number(index, query, f"`queries`: number {i}") for i, query in enumerate(searches or [])]
+    if listed is None:
+        given = sorted(set(range(len(index))) - set(more))
     described = _numbers(set(given) - set(more))
     if len(described) < 20:
         raise ValueError(f"`texts` must be at least 20 different ones, and there are {len(described)}")
@@ -149,7 +149,7 @@ def questions(
         raise ValueError(f"`labels`: number {missing[0]} is missing")
     if labels is not None and len(classes) != len(given):
         raise ValueError(f"`labels` must have one class for each of the {len(given)} texts, and has {len(classes)}")
-    labelled = torch.tensor(list(given) if labels is not None else [], dtype=torch.long)
+    labelled = torch.tensor(given if labels is not None else [], dtype=torch.long)
     return Questions(described, fit, held, rows[kept], gold[kept.numpy()], queries, found, wanted, own,
                      _numbers([*queries.tolist(), *more]), labelled, np.array(classes))
 
