@@ -274,8 +274,15 @@ def test_queries_of_another_kind_are_told(run):
 
 def test_rows_have_classes_beside_queries():
     x, classes = clustered(60), [0, 1]*30
-    def share(**more): return next(f for f in health(x, labels=classes, dims=[12], **more).findings if "classes" in f["name"])
+    def share(**more):
+        found = health(x, labels=classes, dims=[12], **more)
+        return next(row for row in found.findings if "classes" in row["name"])
     assert share(queries=clustered(9, seed=1)) == share()
+
+
+def test_one_class_is_refused_by_the_name_of_its_argument():
+    with pytest.raises(ValueError, match="`labels` must have at least two different classes, and all are 'a'"):
+        health(clustered(60), labels=["a"]*60)
 
 
 @pytest.mark.system
