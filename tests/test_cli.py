@@ -147,7 +147,15 @@ def test_a_table_has_a_name(run, tmp_path):
 def test_options_of_models_are_refused_for_embeddings(words, run):
     np.save("cloud.npy", np.eye(8))
     code, said = run("measure", "--embeddings", "cloud.npy", *words)
-    assert code == 2 and f"{words[0]} " in said and "no meaning with --embeddings" in said
+    assert code == 2 and f"{words[0]} " in said and "no meaning with" in said
+
+
+@pytest.mark.parametrize("command", ["compare vectors.npy vectors.npy", "health vectors.npy"])
+@pytest.mark.parametrize("option", ["--limit", "--column", "--max-length"])
+def test_options_of_texts_are_refused_without_them(command, option, run):
+    np.save("vectors.npy", np.random.default_rng(0).normal(size=(60, 8)))
+    code, said = run(*command.split(), option, "7")
+    assert code == 2 and option in said and "no meaning without them" in said
 
 
 def test_isoscore_star_is_shown_beside_isoscore(run, measure):

@@ -57,6 +57,8 @@ class TextOptions:
         if self.task is not None and self.column is not None:
             raise ValueError("--column needs a table: name one with --text")
         check_positive(limit=self.limit)
+        if self.limit is not None and not self.given:
+            raise ValueError("--limit counts texts, and has no meaning without them")
         if self.text != "-":
             check_file("--text", self.text)
 
@@ -104,6 +106,14 @@ def _check_unused(
     for name, value in options.items():
         if value != inspect.signature(command).parameters[name].default:
             raise ValueError(f"--{name.replace('_', '-')} {why}")
+
+
+def _check_unread(command:Callable, texts:TextOptions, **options:object)->None:
+    "As of `_check_unused`, where there are no texts."
+    why = "says how texts are read, and has no meaning without them"
+    _check_unused(command, why, **options)
+    if texts.column is not None:
+        raise ValueError(f"--column {why}")
 
 # %% ../../nbs/app/02_measuring.ipynb #61c0a11e
 def _report(found:object, place:Path, source:str="", **shown)->None:
@@ -157,8 +167,6 @@ def measure_command(
     check_file("--reference", reference)
     check_positive(batch_tokens=batch_tokens, max_length=max_length, processes=processes)
     if embeddings is not None:
-        if texts.limit is not None:
-            raise ValueError("--limit counts texts, and has no meaning with --embeddings")
         _check_unused(measure_command, "says how a model reads texts, and has no meaning with --embeddings",
                       model=model, device=device, dtype=dtype, tokens=tokens, layers=layers,
                       batch_tokens=batch_tokens, max_length=max_length)
@@ -216,6 +224,8 @@ def compare_command(
     if [b, checkpoints, revision].count(None) != 2:
         raise ValueError("name one thing to compare with: a model as B, --checkpoints or --revision")
     check_positive(neighbors=neighbors, sample=sample, batch_tokens=batch_tokens, max_length=max_length)
+    if not texts.given:
+        _check_unread(compare_command, texts, batch_tokens=batch_tokens, max_length=max_length)
     out = check_writable(local_path(out), "out")
     with waiting("starting", texts.progress):
         from istar_nb.report.comparing import checkpoints_in, compare
@@ -299,6 +309,8 @@ def health_command(
     out, file = check_writable(local_path(out), "out"), local_path(model).is_file()
     if file and texts.given:
         raise ValueError(f"{model} is a file of vectors, whose rows are its texts: leave out the texts")
+    if file:
+        _check_unread(health_command, texts, max_length=max_length)
     if not file and not texts.given and pairs is None:
         raise ValueError("name the texts that describe the model: a file or folder, or a task, as in "
                          "`istar health minilm sentences.txt`")
