@@ -5,6 +5,8 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 import torch
 from scipy.sparse import csr_matrix
@@ -257,6 +259,23 @@ def test_points_have_no_layers_or_tokens_to_choose():
     for choice in (dict(layers=[7]), dict(tokens="cls")):
         for call in (lambda: inb.measure(CLOUD, **choice), lambda: inb.compare(CLOUD, CLOUD, **choice)):
             with pytest.raises(ValueError, match="`tokens` and `layers` choose among a model's states"): call()
+
+
+@pytest.mark.parametrize("option", ["column", "ids"])
+def test_points_without_columns_are_given_none(option, tmp_path):
+    np.save(tmp_path/"cloud.npy", CLOUD.numpy())
+    for points in (CLOUD, CLOUD.numpy(), [CLOUD], tmp_path/"cloud.npy", tmp_path):
+        with pytest.raises(ValueError, match=f"has no columns, and `{option}` names one"):
+            inb.measure(points, **{option: "vector"})
+
+
+def test_a_reference_without_columns_stands_beside_a_table(tmp_path):
+    parquet.write_table(pa.table(dict(id=range(60), vector=list(CLOUD.numpy()))), tmp_path/"cloud.parquet")
+    np.save(tmp_path/"reference.npy", CLOUD.numpy())
+    found = inb.measure(tmp_path/"cloud.parquet", column="vector", ids="id", zeta=0.5,
+                        reference=tmp_path/"reference.npy")
+    summary = found.measures["cloud.parquet"]["points"]
+    assert summary["isoscore_star"] == pytest.approx(summary["isoscore"], rel=1e-6)
 
 
 def test_masked_values_are_no_values():

@@ -29,7 +29,7 @@ from ..geometry.dimension import two_nn_with_error
 from ..text.features import Numbering, pool_batches, text_pools
 from ..text.encoders import Encoder, LayerReader, fit_tokenizer, load_encoder, padding_matters, text_part
 from ..base.files import local_path
-from ..base.matrices import matrix_units
+from ..base.matrices import has_columns, matrix_units
 from ..base.modes import evaluating
 from ..base.points import as_points, working_dtype
 from ..base.programs import forks, from_first, place_of_process, progress_bar, share_out, waiting
@@ -535,7 +535,7 @@ def measure_embeddings(
                                                 or local_path(points).exists()):
         raise ValueError(f"{points} is no file of embeddings; a model needs texts to be measured on")
     if zeta:
-        cov = read_matrix(reference, memory=memory, name="reference", processes=processes, columns=columns,
-                          then=Measurement.covariance)
+        cov = read_matrix(reference, memory=memory, name="reference", processes=processes,
+                          columns=columns if has_columns(reference) else {}, then=Measurement.covariance)
     def summary(m): return dict(points=m.summary_or_reason() | _star(m, zeta, cov))
     return read_matrix(points, sentences, memory, processes=processes, columns=columns, then=summary)
