@@ -618,6 +618,15 @@ def test_shards_in_another_order_a_stream_and_a_store_have_the_same_digits(tmp_p
     with pytest.raises(ValueError, match="memory://nothing.npy is not there"): measure("memory://nothing.npy")
 
 
+def test_a_shard_may_have_one_row_or_none(tmp_path):
+    x = torch.randn(60, 7, generator=torch.Generator().manual_seed(0))
+    for name, rows in dict(a=x[:59], b=x[59:], c=x[:0]).items(): np.save(tmp_path/f"{name}.npy", rows.numpy())
+    found = measure(tmp_path).measures[tmp_path.name]["points"]
+    assert found["count"] == 60 and found["isoscore"] == pytest.approx(isoscore(x).item(), rel=1e-6)
+    with pytest.raises(ValueError, match="b.npy` has one point alone"): measure(tmp_path/"b.npy")
+    with pytest.raises(ValueError, match="c.npy` has no points"): measure(tmp_path/"c.npy")
+
+
 def test_weights_of_another_dtype_give_nearly_the_same_and_are_for_models_by_name():
     "States of bfloat16 are summed in float32."
     found = {}

@@ -38,7 +38,8 @@ def _npy_array(path:Path)->np.ndarray: # a memory map
     if x.ndim != 2:
         more = ". Tokens of sentences become points by array.reshape(-1, array.shape[-1])" if x.ndim > 2 else ""
         raise ValueError(f"{path} has shape {x.shape}: (n, d) is wanted, one point a row{more}")
-    as_points(np.broadcast_to(np.zeros((), x.dtype.newbyteorder("=")), x.shape), str(path))    # an error for too few
+    # an error for too few dimensions
+    as_points(np.broadcast_to(np.zeros((), x.dtype.newbyteorder("=")), x.shape), str(path), min_points=0)
     return x
 
 

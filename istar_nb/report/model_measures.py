@@ -508,8 +508,8 @@ def read_matrix(
     read = share_out(work, tasks, processes, lambda task: f"rows {task[0]:,} to {task[0] + rows_of_unit - 1:,}")
     def joined():
         m = reduce(Measurement.join, read)
-        if not m.count:
-            raise ValueError(f"`{name}` has no points")
+        if m.count < 2:
+            raise ValueError(f"`{name}` has {'one point alone' if m.count else 'no points'}")
         if ids is not None and len(ids) > m.count:
             raise ValueError(_ids_missing(len(ids), name, f"{m.count:,}"))
         return then(m)
