@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 import torch
+from datasets import Dataset
 from scipy.sparse import csr_matrix
 
 import istar_nb as inb
@@ -267,6 +268,20 @@ def test_points_without_columns_are_given_none(option, tmp_path):
     for points in (CLOUD, CLOUD.numpy(), [CLOUD], tmp_path/"cloud.npy", tmp_path):
         with pytest.raises(ValueError, match=f"has no columns, and `{option}` names one"):
             inb.measure(points, **{option: "vector"})
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("column, ids, message", [
+    ("vectors", None, "has no column 'vectors'; it has id, part, vector, text"), ("vector", "name", "no column 'name'"),
+    ("text", None, "'text' must hold lists of numbers"), ("part", None, "'part' must hold lists of numbers"),
+    ("vector", "text", "'text' must hold whole numbers"), ("vector", "part", "'part' must hold whole numbers")])
+def test_a_dataset_whose_columns_do_not_fit_is_refused_by_their_names(column, ids, message, streaming):
+    rows = Dataset.from_dict(dict(id=range(60), part=np.arange(60)/2, vector=CLOUD.tolist(), text=["A text."]*60))
+    rows = rows.to_iterable_dataset() if streaming else rows
+    with pytest.raises(ValueError, match=message): inb.measure(rows, column=column, ids=ids)
+    with pytest.raises(ValueError, match="has no column 'txt'.*did you mean text"):
+        inb.measure("tiny-bert", rows, column="txt")
+    inb.measure(rows, column="vector", ids="id")
 
 
 def test_a_reference_without_columns_stands_beside_a_table(tmp_path):

@@ -95,6 +95,13 @@ def _point_columns(
     return numbers, False
 
 # %% ../../nbs/base/11_matrices.ipynb #d670c44b
+def _row_numbers(numbers:np.ndarray, ids:str, where:str|Path)->np.ndarray:
+    "Cells of the column `ids`; an error unless they can be numbers of rows."
+    if numbers.dtype.kind not in "iu" or (numbers < 0).any():
+        raise ValueError(f"{where}: the column {ids!r} must hold whole numbers from 0, one for every row")
+    return numbers
+
+
 def _parquet_parts(
     path:str|Path,        # for errors
     rows:int,
@@ -114,9 +121,7 @@ def _parquet_parts(
         columns = [found[name] for name in names]
         if lists and len({-1 if cell is None else len(cell) for cell in columns[0]}) > 1:
             raise ValueError(f"{path} has lists of several lengths, or rows without one")
-        numbers = found.get(ids)
-        if numbers is not None and (numbers.dtype.kind not in "iu" or (numbers < 0).any()):
-            raise ValueError(f"{path}: the column {ids!r} must hold whole numbers from 0, one for every row")
+        numbers = None if ids is None else _row_numbers(found[ids], ids, path)
         yield from_numpy(np.stack(columns[0]) if lists else np.stack(columns, 1), str(path)), numbers
 
 # %% ../../nbs/base/11_matrices.ipynb #dcdc0c5c
@@ -237,8 +242,14 @@ def _parts_of_stream(source:Iterable, column:str|None, ids:str|None)->Iterator[t
         raise ValueError("`column` must name the column of the dataset that holds the points")
     dtype = np.float64 if "float64" in str(source.features and source.features.get(column)) else np.float32
     for batch in source.iter(8192):
-        points = as_points(np.asarray(batch[column], dtype=dtype), column, min_points=0)
-        yield points, None if ids is None else np.asarray(batch[ids])
+        for name in filter(None, (column, ids)):
+            if name not in batch:
+                raise ValueError(f"the dataset has no column {name!r}; it has {', '.join(batch)}")
+        try:
+            points = as_points(np.asarray(batch[column], dtype=dtype), column, min_points=0)
+        except ValueError as e:
+            raise ValueError(f"the column {column!r} must hold lists of numbers, all of one length: {e}") from e
+        yield points, None if ids is None else _row_numbers(np.asarray(batch[ids]), ids, "the dataset")
 
 # %% ../../nbs/base/11_matrices.ipynb #e1f9e90c
 def _npy_pieces(pieces:list[tuple[str,int,int]])->Tensor: # files, each with its first row and the one after its last

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .figures import measure_figure, plot_measure
-from ..base.checks import check_number
+from ..base.checks import check_number, near
 from ..text.features import cut_note
 from ..text.frames import column_texts
 from .clusters import measure_dataset, measure_texts
@@ -211,6 +211,8 @@ def measure(
     elif column is not None:    # of a dataset, which may be streaming
         if not hasattr(texts, "features"):
             raise ValueError(f"`column` is for tables and datasets, and `texts` is a {type(texts).__name__}")
+        if column not in (names := texts.column_names or [*next(iter(texts), {})]):
+            raise ValueError(f"`texts` has no column {column!r}{near(column, names)}; it has {', '.join(names)}")
         texts = (row[column] for row in texts)
     others = None if reference is None else text_tuples(reference, "reference")
     found, n = measure_corpus(model, text_tuples(texts), hub, tokens, layers, batch_tokens, max_length, progress,
