@@ -284,6 +284,15 @@ def test_a_dataset_whose_columns_do_not_fit_is_refused_by_their_names(column, id
     inb.measure(rows, column="vector", ids="id")
 
 
+def test_numbers_that_begin_again_in_every_shard_are_refused(tmp_path):
+    for name, n in dict(a=8192, b=8192, c=60).items():
+        rows = pa.table(dict(id=range(n), vector=list(np.ones((n, 2), "float32"))))
+        parquet.write_table(rows, tmp_path/f"{name}.parquet")
+    for second in "bc":
+        with pytest.raises(ValueError, match="numbers of the rows must differ: one of 0 to 8,191 comes twice"):
+            inb.measure(f"{tmp_path}/[a{second}].parquet*", column="vector", ids="id")
+
+
 def test_a_reference_without_columns_stands_beside_a_table(tmp_path):
     parquet.write_table(pa.table(dict(id=range(60), vector=list(CLOUD.numpy()))), tmp_path/"cloud.parquet")
     np.save(tmp_path/"reference.npy", CLOUD.numpy())

@@ -179,6 +179,7 @@ class Units:
     "Rows that come in parts, put together to units of one size: rows 0 to 8191, and so on."
     def __init__(self, rows:int):
         self.rows, self.pieces = rows, {}    # number of the unit -> its parts, and the numbers of their rows
+        self.handed_out: set[int] = set()    # numbers of units
 
     def take(self, part:Tensor, numbers:np.ndarray)->Iterator[tuple[int,Tensor]]: # (n, d); (n,) int64 of its rows
         "Take in rows; the units that are complete now, each with its first row."
@@ -209,9 +210,10 @@ class Units:
         parts, numbers = zip(*self.pieces.pop(unit))
         numbers = np.concatenate(numbers)
         order = np.argsort(numbers, kind="stable")
-        if not (np.diff(numbers[order]) > 0).all():
+        if unit in self.handed_out or not (np.diff(numbers[order]) > 0).all():
             raise ValueError(f"the numbers of the rows must differ: one of {unit*self.rows:,} to "
                              f"{(unit + 1)*self.rows - 1:,} comes twice")
+        self.handed_out.add(unit)
         part = parts[0] if len(parts) == 1 else torch.cat(parts)
         return unit*self.rows, part[torch.from_numpy(order)]
 
