@@ -372,6 +372,16 @@ def test_every_split_of_a_folder_is_measured(tmp_path):
     assert {text for text, in texts} == {"A train.", "A test."}
 
 
+def test_what_is_hidden_in_a_folder_is_neither_text_nor_points(tmp_path):
+    for folder in (".", ".ipynb_checkpoints", "deep"):
+        (tmp_path/folder).mkdir(exist_ok=True)
+        (tmp_path/folder/"texts.txt").write_text(f"In {folder}.", encoding="utf-8")
+        np.save(tmp_path/folder/"points.npy", np.eye(8))
+    (tmp_path/"._texts.txt").write_bytes(b"\xff")
+    assert [text for text, in TextOptions(str(tmp_path)).read()[0]] == ["In deep.", "In .."]
+    assert measure(tmp_path).measures[tmp_path.name]["points"]["count"] == 16
+
+
 def test_a_folder_is_read_where_the_temporary_folder_is_a_link(tmp_path, monkeypatch):
     "As on a Mac; and a table whose name begins like that of a description is a table."
     (tmp_path/"real").mkdir()

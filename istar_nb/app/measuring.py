@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from .commands import check_file, check_positive, kept
-from ..base.files import check_writable, local_path
+from ..base.files import check_writable, files_of, local_path
 from ..base.programs import place_of_process, waiting
 from ..text.frames import column_texts, file_format, labelled_texts, read_splits
 
@@ -80,7 +80,7 @@ class TextOptions:
             raise ValueError("--column needs a file or folder: the standard input is read line by line")
         files = [path]
         if path.is_dir() and not table:
-            files = sorted(each for each in path.rglob("*") if each.suffix.lower() == ".txt" and each.is_file())
+            files = list(map(Path, files_of(path, lambda name: name.lower().endswith(".txt"))))
         if not files:
             raise ValueError(f"{path} is a folder that has no .txt files: of tables, say with --column which texts to "
                              f"measure, or name those of points, such as '{path}/*.parquet'")

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..base.checks import check_number, near
-from ..base.files import files_of, local_path, open_root
+from ..base.files import files_of, is_hidden, local_path, open_root
 
 # %% ../../nbs/text/00_frames.ipynb #1c13d77a
 _formats = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
@@ -35,8 +35,7 @@ def file_format(path:Path)->str|None: # such as ".csv"; None for a file that is 
 def _is_table(name:str)->bool: # `name`: of a file, below a folder
     "Whether a file is one of the tables of a folder."
     path = Path(name)
-    hidden = any(part.startswith((".", "__")) for part in path.parts)
-    return file_format(path) is not None and not hidden and path.name not in (
+    return file_format(path) is not None and not is_hidden(name) and path.name not in (
         *_saved, "dataset_info.json", "dataset_infos.json")
 
 # %% ../../nbs/text/00_frames.ipynb #6415dbcb
