@@ -125,6 +125,16 @@ def test_points_far_from_the_origin_and_at_any_scale_and_as_many_neighbours_as_t
     with pytest.raises(ValueError, match="`reference` has values"): measure(x, zeta=0.5, reference=other*torch.nan)
 
 
+def test_vectors_that_are_all_equal_have_no_neighbours():
+    x = torch.randn(60, 5, generator=torch.Generator().manual_seed(0))
+    found = compare(x, [x, torch.ones(60, 5)])
+    assert [row["points"]["overlap"] for row in found.alike.values()] == [1, None]
+    found.show()
+    texts = [f"The text {i} is about {word}." for i in range(3) for word in ("cats", "dogs", "fish")]
+    first, *others = compare("tiny-bert", "tiny-roberta", texts, tokens="cls").alike["tiny-roberta"].values()
+    assert first["overlap"] is None and first["cka"] is None and all(row["overlap"] > 0 for row in others)
+
+
 @pytest.mark.parametrize("words, message", [
     ("compare a.npy short.npy", "a.npy has 60, short.npy has 50 rows"), ("compare a.npy", "B is missing"),
     ("compare a.npy a.npy --neighbors 0", "--neighbors"),

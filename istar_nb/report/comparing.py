@@ -170,6 +170,7 @@ def _alike(
     found = cka_of_layers([*xs.values()], [*ys.values()])
     near_x, near_y = ([nearest(v, k) for v in part.values()] for part in (xs, ys))
     shares = torch.tensor([[overlap(u, v) for v in near_y] for u in near_x])
+    shares[found.value.isnan(), :2] = math.nan    # where all vectors of a layer are the same, none is nearest
     tables = dict(first=[*xs], second=[*ys], cka=found.value.tolist(), cka_se=found.standard_error.tolist(),
                   overlap=shares[..., 0].tolist(), overlap_se=shares[..., 1].tolist(), floor=shares[..., 2].tolist())
     rows = {}
