@@ -310,6 +310,14 @@ def test_masked_values_are_no_values():
         isoscore_unbiased(CLOUD, np.ma.masked_less(np.arange(60), 3))
 
 
+def test_texts_without_a_token_are_refused_by_their_name():
+    texts = ["A text.", "Another one."]
+    for call, name in ((lambda: inb.measure("tiny-gpt2", ["", ""]), "texts"),
+                       (lambda: inb.audit("tiny-gpt2", ["", ""]), "texts"),
+                       (lambda: inb.measure("tiny-gpt2", texts, zeta=0.5, reference=[""]), "reference")):
+        with pytest.raises(ValueError, match=f"`{name}` hold no token"): call()
+
+
 def test_an_audit_keeps_as_many_tokens_as_it_is_told():
     texts = [f"the value number {i} is returned" for i in range(12)]
     for length in (0, 1, 1.5, "x"):

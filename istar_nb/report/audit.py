@@ -90,6 +90,8 @@ def _read(encoder, texts:list, layers:object, batch_size:int, max_length:int, se
             both[l].sample.update(points, index, keys_of((read << 24) + np.arange(len(index))))
         read, positions = read + len(mask), positions + mask.numel()
     bar.close()
+    if not text:
+        raise ValueError("`texts` hold no token")
     for l, m in both.items():
         m.halves.join(text[l].halves)
         m.halves.join(padding[l].halves)

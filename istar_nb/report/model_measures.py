@@ -424,7 +424,7 @@ def measure_corpus(
     check_layers(label, layers, layer_count(encoder.model))
     if isinstance(given, str) and processes is None and "device_map" not in loading:
         encoder.model.to(PartialState().device)
-    def read(source, title, then):
+    def read(source, name, title, then):
         count, pool, sharing = 0, 4096, processes or place_of_process()[1]
         def tasks():    # of the first pools everyone takes every so-many-th batch, the others are for one
             nonlocal count
@@ -434,7 +434,7 @@ def measure_corpus(
                 shares = sharing if i < 4*sharing else 1
                 for share in range(shares):
                     yield start, chunk, share, shares
-        def name(task): return f"texts {task[0]:,} to {task[0] + len(task[1]) - 1:,}"
+        def texts_of(task): return f"texts {task[0]:,} to {task[0] + len(task[1]) - 1:,}"
         options, reader = dict(tokens=tokens, layers=layers, memory=memory), encoder
         with progress_bar(None, f"{title}: reading", progress, unit=" texts") as bar, \
                 tempfile.TemporaryDirectory() as folder:
@@ -448,13 +448,14 @@ def measure_corpus(
                         part.save_pretrained(folder)
             work = partial(_take_in_texts, encoder=reader, options=options, batch_tokens=batch_tokens,
                            max_length=max_length)
-            parts = share_out(work, tasks(), processes, name)
+            parts = share_out(work, tasks(), processes, texts_of)
         def joined():
-            numbers = sorted({l for part in parts for l in part})
+            if not (numbers := sorted({l for part in parts for l in part})):
+                raise ValueError(f"`{name}` hold no token")
             return then({l: reduce(Measurement.join, [part[l] for part in parts if l in part]) for l in numbers})
         return from_first(joined), count
-    covs = {} if reference is None else read(reference, f"{label}, reference", _covariances)[0]
-    found, count = read(texts, label, lambda found: _summaries(found, zeta, covs, label, progress))
+    covs = {} if reference is None else read(reference, "reference", f"{label}, reference", _covariances)[0]
+    found, count = read(texts, "texts", label, lambda found: _summaries(found, zeta, covs, label, progress))
     return {readable(label): found}, count
 
 # %% ../../nbs/report/02_model_measures.ipynb #070bad38
