@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from functools import partial
 from pathlib import Path
 
 import fsspec
@@ -370,6 +371,15 @@ def test_every_split_of_a_folder_is_measured(tmp_path):
         pd.DataFrame(dict(text=[f"A {name}."]*12)).to_csv(tmp_path/f"{name}.csv", index=False)
     texts, _ = TextOptions(str(tmp_path), "text").read()
     assert {text for text, in texts} == {"A train.", "A test."}
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_a_cell_of_blanks_is_no_text(ending, tmp_path):
+    table = pd.DataFrame(dict(text=["A text.", "   ", "", "\u00a0", None, "Another."]))
+    write = {".csv": table.to_csv, ".tsv": partial(table.to_csv, sep="\t"), ".parquet": table.to_parquet,
+             ".jsonl": partial(table.to_json, orient="records", lines=True)}[ending]
+    write(tmp_path/f"table{ending}", **{} if ending == ".jsonl" else dict(index=False))
+    assert list(column_texts(tmp_path/f"table{ending}", "text")) == ["A text.", "Another."]
 
 
 def test_what_is_hidden_in_a_folder_is_neither_text_nor_points(tmp_path):

@@ -354,9 +354,9 @@ def column_texts(
     source:str|Path,  # a table, a folder of tables or one from `save_to_disk`, a pattern with `*`, or a URL
     column:str|None,  # with the texts; None is an error that says which columns there are
 )->Iterator[str]:
-    "The texts of a column that are not empty, read when they are needed, the files in the order of their names."
+    "The texts of a column that are not blank, read when they are needed, the files in the order of their names."
     for file in _tables_of(source):
-        yield from filter(None, text_cells(_column_cells(file, column), file, column))
+        yield from filter(str.strip, text_cells(_column_cells(file, column), file, column))
 
 
 def labelled_texts(
@@ -367,7 +367,7 @@ def labelled_texts(
     "The texts of a column and their labels, without rows that lack one of them."
     for file in _tables_of(source):
         texts = text_cells(_column_cells(file, column), file, column)
-        yield from (pair for pair in zip(texts, _column_cells(file, label)) if "" not in pair)
+        yield from (pair for pair in zip(texts, _column_cells(file, label)) if pair[0].strip() and pair[1] != "")
 
 # %% ../../nbs/text/00_frames.ipynb #d2f7f6e5
 def own_rows(
