@@ -369,8 +369,10 @@ def compare(
 def _rows_seen(things:list, sample:int, memory:float, tokens:str,
                layers:object)->tuple[dict[str,Seen],str]: # label -> what was seen; the source
     "Read files of points, or matrices, whose rows are of the same texts."
-    if any(isinstance(t, tuple) or isinstance(t, str) and not local_path(t).is_file() for t in things):
-        raise TypeError("`texts` is missing: models are compared on texts, and only files of points without any")
+    models = [t for t in things if isinstance(t, tuple) or isinstance(t, str) and not local_path(t).is_file()]
+    if models:
+        which = models[0] if isinstance(models[0], str) else type(models[0][0]).__name__
+        raise TypeError(f"`texts` is missing: models are compared on texts, and {which} is no file of points")
     check_unread(tokens, layers)
     labels = [t if isinstance(t, str) else f"points {i}" for i, t in enumerate(things, 1)]
     first, *others = [row_keys(thing) if isinstance(thing, str) else {} for thing in things]
