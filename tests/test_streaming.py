@@ -330,6 +330,15 @@ def test_points_that_differ_by_rounding_alone_have_no_score(n, d):
     with pytest.raises(ValueError, match="zero variance"): metric.compute()
 
 
+@pytest.mark.parametrize("n", [10, 18, 19, 70])
+def test_explained_variance_is_given_for_as_many_directions_however_few_points_there_are(n):
+    x, metric = torch.randn(n, 64, generator=torch.Generator().manual_seed(0)), IsotropyMetrics(ks=(1, 20, 65))
+    metric.update(x)
+    found = metric.compute()
+    assert "ev_65" not in found
+    assert_close(found["ev_20"], explained_variance(x, 20) if n > 20 else torch.tensor(1.))
+
+
 def test_one_point_that_differs_is_measured():
     x = torch.ones(40, 8)
     x[-1] = torch.arange(8.)

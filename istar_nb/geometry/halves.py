@@ -454,13 +454,13 @@ def read_batch(
 def spectral_measures(
     shares:Tensor,            # (m,) of the eigenvalues in their sum, largest first
     size:int,                 # points or dimensions, whichever are more: below it is rounding, see `effective_rank_of`
-    ks:Sequence[int]=(1, 5, 20), # for which k to give EV_k; those above m are left out
+    ks:Sequence[int]=(1, 5, 20), # for which k to give EV_k; 1 for those above m
 )->dict[str,Tensor]:          # name -> (); differentiable
     "Every measure that is a function of the spectrum."
     return dict(participation_ratio=1/shares.square().sum(),
                 effective_rank=effective_rank_of(shares, size=size),
                 sv_anisotropy=shares[0],
-                **{f"ev_{k}": shares[:k].sum() for k in ks if k <= len(shares)})
+                **{f"ev_{k}": shares[:k].sum() for k in ks})
 
 # %% ../../nbs/geometry/06_halves.ipynb #f3149984
 class Decomposition(NamedTuple):
@@ -686,7 +686,7 @@ def measures_of(
         raise ValueError("measuring needs n ≥ 2 points, and 0 were seen")
     cloud = cloud_of(halves)
     total, d, lengths = cloud.total, cloud.d, cloud.lengths
-    sums, n = parts_of(total), int(total[0, 0])
+    sums, n, ks = parts_of(total), int(total[0, 0]), [k for k in ks if k <= d]
     place, cov = cloud.place, covariance_of(total, cloud.place.spread)
     if cloud.folded:
         about_mean = about_origin = _folded_spectrum(cov, cloud, ks)
