@@ -137,7 +137,8 @@ def test_vectors_that_are_all_equal_have_no_neighbours():
 
 @pytest.mark.parametrize("words, message", [
     ("compare a.npy short.npy", "a.npy has 60, short.npy has 50 rows"), ("compare a.npy", "B is missing"),
-    ("compare a.npy nothing.npy", "nothing.npy is no file of points"), ("compare a.npy tiny-bert", "tiny-bert is no file of points"),
+    ("compare a.npy nothing.npy", "nothing.npy is no file of points"),
+    ("compare a.npy tiny-bert", "tiny-bert is no file of points"),
     ("compare a.npy a.npy --neighbors 0", "--neighbors"),
     ("compare tiny-bert a.npy --checkpoints x", "is a file of points"),
     ("compare tiny-bert tiny-nothing stdlib-docs --limit 20", "tiny-nothing"),

@@ -324,7 +324,8 @@ def test_points_out_of_every_range_are_an_error_and_hide_no_other_layer():
 @pytest.mark.parametrize("n, d", [(50, 8), (8, 50), (9000, 8)])
 def test_points_that_differ_by_rounding_alone_have_no_score(n, d):
     x = (100*torch.linspace(0.5, 2, d)).repeat(n, 1)
-    x.view(torch.int32).add_(torch.randint(-1, 2, (n, d), dtype=torch.int32, generator=torch.Generator().manual_seed(0)))
+    generator = torch.Generator().manual_seed(0)
+    x.view(torch.int32).add_(torch.randint(-1, 2, (n, d), dtype=torch.int32, generator=generator))
     metric = IsoScoreMetric()
     metric.update(x)
     with pytest.raises(ValueError, match="zero variance"): metric.compute()
