@@ -136,14 +136,16 @@ def rank_arms(
     draws:int=1999,        # of items, tasks or seeds
     seed:int=0,            # of those
 )->"pd.DataFrame":         # an arm a row, best first: mean, `first` (share of draws), `best` and `worst` (rank)
-    "A ranking of arms by what all of them have, and how stable it is."
+    "A ranking of arms by what all of them have, and how stable it is; of two that are equal neither is first."
     import pandas as pd
+    from scipy.stats import rankdata
     by = ["task", "seed"] if "task" in frame else ["seed"]
     wide = frame.pivot(index=by, columns="arm", values=value or frame.attrs.get("measure", "score")).dropna()
     if wide.empty:
         raise ValueError("`frame`: the arms have no item, task or seed in common")
-    weights = np.random.default_rng(seed).multinomial(len(wide), [1/len(wide)]*len(wide), draws)/len(wide)
-    ranks = (-weights@wide.to_numpy(float)).argsort(1).argsort(1) + 1
-    best, worst = np.quantile(ranks, [0.025, 0.975], axis=0, method="nearest").astype(int)
-    found = pd.DataFrame(dict(mean=wide.mean(), first=(ranks == 1).mean(0), best=best, worst=worst))
+    times = np.random.default_rng(seed).multinomial(len(wide), [1/len(wide)]*len(wide), draws)
+    high, low = (rankdata(-times@wide.to_numpy(float), of_equals, axis=1) for of_equals in ("min", "max"))
+    best, worst = (np.quantile(ranks, share, axis=0, method="nearest").astype(int)
+                   for ranks, share in ((high, 0.025), (low, 0.975)))
+    found = pd.DataFrame(dict(mean=wide.mean(), first=(low == 1).mean(0), best=best, worst=worst))
     return found.sort_values("mean", ascending=False)
