@@ -1,4 +1,6 @@
 "Results that other tools wrote themselves are read as runs."
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -23,6 +25,15 @@ def test_a_log_of_the_trainer(tmp_path):
     found = inb.judge(tmp_path, "plain").table.iloc[0]
     assert (found.value, found.seeds, found.verdict) == ("accuracy", 6, "higher")
     np.testing.assert_allclose(found.against, 0.8 + 0.025 + 0.02)
+
+
+def test_samples_whose_texts_hold_ends_of_lines(tmp_path):
+    "lm-evaluation-harness writes U+2028 and U+0085 as they are, which are no ends of lines of its file."
+    for arm in ("base", "tuned"):
+        (tmp_path/arm).mkdir()
+        items = [dict(doc_id=i, doc=dict(text="one\u2028two\u0085three"), metrics=["acc"], acc=float(i % 2)) for i in range(4)]
+        (tmp_path/arm/"samples_toy.jsonl").write_text("".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items), encoding="utf-8")
+    assert len(read_results(tmp_path)) == 8
 
 
 @pytest.mark.system

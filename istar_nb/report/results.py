@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def _items(path:Path)->Iterator[dict]:
     "The items of a task of lm-evaluation-harness."
     task = re.sub(r"^samples_|_\d{4}-\d\d-\d\dT[\d.-]+$", "", path.stem)
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in filter(None, path.read_text(encoding="utf-8").split("\n")):    # texts hold other ends of lines
         item = json.loads(line)
         filtered = f" ({item['filter']})" if item.get("filter", "none") != "none" else ""
         yield dict(task=task + filtered, seed=item["doc_id"], **{name: item[name] for name in item["metrics"]})
