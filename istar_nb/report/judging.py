@@ -86,8 +86,8 @@ def read_runs(
     for name, words in ((by, f"{'an' if by == 'arm' else 'a'} {by}"), ("seed", "a seed")):
         if runs[name].isna().any():
             raise ValueError(f"`runs` has a run without {words}")
-    runs = runs.assign(arm=_arms_of(runs), task=runs.task.fillna("") if "task" in runs else "",
-                       **{"measured on": rows_measured(runs)})
+    named = {name: runs[name].astype(object).fillna("") for name in ("task", "model") if name in runs}
+    runs = runs.assign(arm=_arms_of(runs), **dict(task="") | named, **{"measured on": rows_measured(runs)})
     if "train" in runs:    # a file of one's own is the task
         runs = runs.assign(task=[os.path.normpath(file) if isinstance(file, str) else task
                                  for file, task in zip(runs.train, runs.task)])
