@@ -147,6 +147,8 @@ def from_file(
     check_file("--config", path)
     from istar_nb.sweeps.grids import grid
     configs = grid(local_path(path))
+    beside = {c.plain.id for c in configs if c.multiple}    # what a sweep trains before a multiple of it
+    configs = [c for c in configs if c.id not in beside]
     if len(configs) != 1:
         raise ValueError(f"--config {path} describes {len(configs)} runs; `istar sweep` carries out several")
     return configs[0]
