@@ -175,6 +175,17 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, name):
     assert record.same == go_on(config, tmp_path/"whole", data).same
 
 
+def test_a_run_that_begins_anew_keeps_its_own_checkpoints(tmp_path):
+    "Where no checkpoint can be used, those of more updates do not push out the new ones."
+    config, data = RunConfig(model=str(write_model(tmp_path/"model")), **toy), write_task(tmp_path/"data")
+    unplugged_after(5, config, tmp_path/"broken", data)
+    for damaged in (tmp_path/"broken"/"checkpoints"/config.id).glob("*/session.pt"): damaged.write_bytes(b"")
+    with pytest.warns(UserWarning, match="is passed over"): unplugged_after(3, config, tmp_path/"broken", data)
+    [left] = (tmp_path/"broken"/"checkpoints"/config.id).iterdir()
+    assert left.name == "checkpoint-000000002-0000" and (left/"session.pt").stat().st_size
+    assert go_on(config, tmp_path/"broken", data).same == go_on(config, tmp_path/"whole", data).same
+
+
 def test_full_disk(tmp_path, monkeypatch):
     """A file that cannot be written ends the run with a message.
 

@@ -97,8 +97,10 @@ def save_checkpoint(setup:Setup, progress:Progress, folder:Path)->None:
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
         _logger.info("run %s: %s is written", setup.config.id, final)
-        for old in checkpoints(folder)[:-2]:
-            shutil.rmtree(old)
+        kept = [each for each in checkpoints(folder) if each <= final][-2:]    # later ones were damaged, or left behind
+        for old in checkpoints(folder):
+            if old not in kept:
+                shutil.rmtree(old)
     setup.accelerator.wait_for_everyone()
 
 # %% ../../nbs/training/09_training.ipynb #39e5fc1c
