@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ..base.checks import check_number
 from ..base.covariance import Moments, check_covariance
+from ..base.modes import evaluating
 from ..base.processes import all_processes, averaged
 from ..base.states import HiddenStates
 from ..geometry.scores import isoscore_from_cov, pooled_mean
@@ -318,6 +319,22 @@ def make_map(
     return matrix(bisect(lambda at: score(at) - target, low, high, xtol=1e-15))
 
 # %% ../../nbs/penalties/05_controls.ipynb #e6ed1c6c
+def _last_norm(encoder:nn.Module)->str: # name of the module
+    "The LayerNorm whose output is the last states and nothing else, as a few tokens show."
+    outputs = {name: [] for name, module in encoder.named_modules() if isinstance(module, nn.LayerNorm)}
+    hooks = [encoder.get_submodule(name).register_forward_hook(lambda module, args, found, mine=mine: mine.append(found))
+             for name, mine in outputs.items()]
+    few = torch.arange(1, 5, device=next(encoder.parameters()).device)[None]
+    with evaluating(encoder), torch.no_grad():
+        last = encoder(input_ids=few, attention_mask=torch.ones_like(few), return_dict=True).last_hidden_state
+    for hook in hooks:
+        hook.remove()
+    name = next((name for name, mine in outputs.items() if len(mine) == 1 and torch.equal(mine[0], last)), None)
+    if name is None:
+        raise ValueError("`encoder` must end in a LayerNorm that no other layer shares, and has none")
+    return name
+
+
 def reparametrise(
     model:nn.Module, # a `ClsModel`, changed in place
     a:Tensor,        # (d, d) invertible
@@ -328,9 +345,7 @@ def reparametrise(
         raise ValueError(f"`a` must be ({width}, {width}), not {tuple(exact.shape)}")
     layer = nn.Linear(width, width, bias=False, device=exact.device).requires_grad_(False)
     layer.weight.copy_(exact)
-    norms = [name for name, module in model.encoder.named_modules() if isinstance(module, nn.LayerNorm)]
-    if not norms:
-        raise ValueError("`encoder` must end in a LayerNorm, and has none")
-    model.encoder.set_submodule(norms[-1], nn.Sequential(model.encoder.get_submodule(norms[-1]), layer))
+    norm = _last_norm(model.encoder)
+    model.encoder.set_submodule(norm, nn.Sequential(model.encoder.get_submodule(norm), layer))
     with torch.no_grad():
         model.head.weight.copy_(torch.linalg.solve(exact.T, model.head.weight.double().T).T)
