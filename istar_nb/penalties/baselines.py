@@ -260,6 +260,7 @@ def sigreg(
     group:"dist.ProcessGroup|None"=None, # processes whose points count as one batch; None for this one alone
 )->Tensor:                               # () float32 or float64, ≥ 0; differentiable
     "Distance of random projections from N(0, 1) by characteristic functions (Balestriero & LeCun 2025, *LeJEPA*)."
+    slices = check_number("slices", slices, "[1, inf)", whole=True)
     x, knots = _points(x, mask), torch.linspace(0, 5, 9, dtype=torch.float64)
     count = sum(_counts(x, torch.zeros((), dtype=torch.int64, device=x.device), group))
     projected, wide = x @ _slices(x.shape[1], slices, seed, x), scalar_dtype(x)
