@@ -216,6 +216,19 @@ def test_an_update_may_be_prepared_in_inference_mode():
     assert torch.equal(*gradients) and gradients[0].any()
 
 
+@pytest.mark.filterwarnings("ignore")    # of the tracer
+@pytest.mark.parametrize("by_class", (True, False))
+def test_a_compiled_loss_has_the_same_entropy(by_class):
+    x, mask, labels = torch.randn(8, 5, 12), torch.ones(8, 5), torch.arange(8) % 2
+    penalty, found = EntropyRegularizer(by_class=by_class), []
+    def loss(x): return penalty(HiddenStates([x], mask), labels)
+    for function in (loss, torch.compile(loss, backend="eager")):
+        leaf = x.clone().requires_grad_()
+        value = function(leaf)
+        found.append((value, *torch.autograd.grad(value, leaf)))
+    assert all(torch.equal(a, b) for a, b in zip(*found))
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 @pytest.mark.parametrize("n", (1, 2, 3, 64, 1024))
 def test_on_a_gpu(n):

@@ -8,6 +8,7 @@ __all__ = ['SELECTIONS', 'label_faults', 'EdgeLengths', 'edge_lengths', 'h0_bars
 
 # %% ../../nbs/penalties/02_topology.ipynb #b690d056
 import math
+from itertools import accumulate, pairwise
 from typing import Literal
 
 import numpy as np
@@ -214,7 +215,8 @@ def _class_bars(
     trees = [rows[spanning_tree(host[rows], scale)] for rows in classes]
     edges = torch.cat(trees)
     lengths = edge_lengths(host, edges, scale).double().numpy()
-    numbers = np.split(np.arange(len(edges)), np.cumsum([len(tree) for tree in trees])[:-1])
+    ends = [0, *accumulate(map(len, trees))]    # and not `np.split`, which `torch.compile` cannot trace
+    numbers = [np.arange(start, end) for start, end in pairwise(ends)]
     features, noise = zip(*([rows[part] for part in features_of(lengths[rows], selection)] for rows in numbers))
     index = torch.from_numpy(np.concatenate([*features, *noise])).to(x.device)
     bars = edge_lengths(x, edges.to(x.device), scale)
