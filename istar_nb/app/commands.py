@@ -209,6 +209,8 @@ def sweep_command(
         from istar_nb.report.reports import show_table
         from istar_nb.sweeps import grids, sweeps
     configs = grids.grid(local_path(grid))    # once: a pipe cannot be read again
+    if not configs:
+        raise ValueError(f"{grid} describes no run: its `runs` is empty")
     _say_rows(configs)
     if select is None:
         records, tried = sweeps.sweep(configs, dry_run=dry_run, **options), []
