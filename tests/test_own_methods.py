@@ -11,6 +11,7 @@ from istar_nb.base.states import HiddenStates
 from istar_nb.report.figures import run_label
 from istar_nb.sweeps.grids import load_records
 from istar_nb.training.records import iterate_records
+from istar_nb.training.runs import RunConfig
 from processes import Process
 
 MODULE = '''
@@ -70,6 +71,17 @@ def test_an_option_of_a_class_of_ones_own_is_a_parameter_of_it(store, tmp_path):
                         ("power", "an object of JSON")):
         run = istar(store, [*words, given])
         assert run.code and said in run.said, run.said
+
+
+def test_a_parameter_that_says_no_type_takes_any_value(tmp_path, monkeypatch):
+    "One without annotation and default, or with the default None."
+    (tmp_path/"my_weights.py").write_text("class Weighed:\n    def __init__(self, weight, power=None, sharp=1.): ...\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    given = dict(weight=2, power="high", sharp=3)
+    assert RunConfig(method="my_weights:Weighed", options=given).options == given
+    with pytest.raises(TypeError, match="sharp must be float"):
+        RunConfig(method="my_weights:Weighed", options=dict(given, sharp="high"))
 
 
 def test_records_are_read_without_the_module(store, tmp_path):

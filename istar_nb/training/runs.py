@@ -67,7 +67,8 @@ def _option(name:str, annotation:ast.expr|None, default:ast.expr|None, line:str)
     "One parameter, as its source has it."
     try:
         value = inspect.Parameter.empty if default is None else ast.literal_eval(default)
-        kind = type(value) if annotation is None else eval(ast.unparse(annotation), _plain_types)
+        told = value not in (None, inspect.Parameter.empty)    # whether a default tells a type where nothing else does
+        kind = eval(ast.unparse(annotation), _plain_types) if annotation else type(value) if told else None
     except Exception:    # not of plain values
         value = kind = None
     return Option(name, kind, value, line.partition(" # ")[2])
