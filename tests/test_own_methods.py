@@ -8,10 +8,12 @@ import torch
 from istar_nb.app.cli import main
 from istar_nb.penalties.baselines import GOR
 from istar_nb.base.states import HiddenStates
+from istar_nb.penalties.regularizers import Regularizer
 from istar_nb.report.figures import run_label
 from istar_nb.sweeps.grids import load_records
 from istar_nb.training.records import iterate_records
 from istar_nb.training.runs import RunConfig
+from istar_nb.training.training import train
 from processes import Process
 
 MODULE = '''
@@ -102,6 +104,17 @@ def test_a_method_that_cannot_be_made_is_an_error_before_training(tmp_path):
         run = istar(tmp_path, ["train", "stdlib-docs", "--model", "tiny-bert", "--method", method, "--root", "runs",
                                "--limit", "64", "--no-progress"])
         assert run.code and words in run.said and not list((tmp_path/"runs").glob("*.json")), run.said
+
+
+@pytest.mark.parametrize("returned, told", [("None", "not None"), ("0.5", "not 0.5"), ("dict(a=x)", "not {'a'"),
+                                            ("x.flatten()", "not a tensor of"), ("x.detach().mean()", "no gradient")])
+def test_a_penalty_that_returns_no_number_with_a_gradient_is_an_error(tmp_path, monkeypatch, returned, told):
+    "One that forgets to return its value was trained without, and recorded as if it had been with it."
+    class Mistaken(Regularizer):
+        def forward(self, states, labels=None): return eval(returned, dict(x=states.layers[-1]))
+    monkeypatch.setattr("istar_nb.training.updates.make_penalty", lambda *args: Mistaken())
+    config = RunConfig(model="tiny-bert", limit=16, epochs=1, method="cosreg", max_length=16)
+    with pytest.raises((TypeError, ValueError), match=told): train(config, tmp_path, progress=False)
 
 
 def test_gor_is_that_of_sentence_transformers():

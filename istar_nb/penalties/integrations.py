@@ -24,7 +24,7 @@ from ..base.modes import evaluating, same_random_state
 from ..base.processes import all_processes
 from ..base.states import HiddenStates, is_causal, joined, stands_for_text
 from .controls import RelativeStrength, check_strength
-from .regularizers import Regularizer, check_regularizer, show_update
+from .regularizers import Regularizer, check_penalty, check_regularizer, show_update
 
 # %% ../../nbs/penalties/06_integrations.ipynb #23bf201d
 def states_of(
@@ -204,7 +204,8 @@ class IsotropyTrainerMixin:
         first, batches, self.micro_batches = bool(self.micro_batches), self.micro_batches, []
         show_update(self.regularizer, self.accelerator.unwrap_model(model), batches, self.shown)
         task, out = plain(model, {**inputs, "output_hidden_states": True}, True)
-        penalty = self.regularizer(states_of(out, inputs, model), inputs.get(self._label))
+        states = states_of(out, inputs, model)
+        penalty = check_penalty(self.regularizer(states, inputs.get(self._label)), self.regularizer)
         if not penalty.requires_grad:
             warnings.warn("the penalty has no gradient: are the layers that it reads frozen?", stacklevel=2)
         k = getattr(self, "current_gradient_accumulation_steps", 1)
@@ -337,5 +338,5 @@ class IsotropyLoss(nn.Module):
         if not self.model.training:
             return self.loss(sentence_features, labels, **inputs)
         loss, states = self.watch(sentence_features, labels, **inputs)
-        penalty = self.regularizer(states, labels)
+        penalty = check_penalty(self.regularizer(states, labels), self.regularizer)
         return {**(loss if isinstance(loss, dict) else dict(task_loss=loss)), "penalty": self.lam*penalty}

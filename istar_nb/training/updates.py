@@ -35,7 +35,7 @@ from ..base.states import HiddenStates, is_causal, layer_count
 from ..penalties.controls import (Placebo, RandomDirection, RelativeStrength, TurnedPlacebo, make_map, ramp,
                                          reparametrise)
 from ..penalties.isolayer import ClsModel, cls_features, train_isolayer
-from ..penalties.regularizers import Regularizer, WholeUpdate, check_regularizer, show_update
+from ..penalties.regularizers import Regularizer, WholeUpdate, check_penalty, check_regularizer, show_update
 from ..text.encoders import Encoder, forward_with_states, load_encoder
 from ..text.features import TaskRows
 from ..text.tasks import Task, load_task, task_metrics
@@ -318,7 +318,12 @@ def losses(setup:Setup, rows:list[int])->tuple[Tensor,Tensor|None,HiddenStates]:
     "Task loss scaled for data-parallel averaging, penalty, and states of one micro-batch."
     out, states, labels = forward(setup, setup.model, rows)
     task_loss = out.loss*(len(states.mask)*setup.world/len(rows))
-    return task_loss, None if setup.penalty is None else setup.penalty(states, labels), states
+    if setup.penalty is None:
+        return task_loss, None, states
+    penalty = check_penalty(setup.penalty(states, labels), setup.penalty)
+    if not penalty.requires_grad:
+        raise ValueError(f"the penalty of method {setup.config.method!r} has no gradient: it depends on no state")
+    return task_loss, penalty, states
 
 # %% ../../nbs/training/08_updates.ipynb #6bb9e231
 def aim(setup:Setup, updates:int)->None:
