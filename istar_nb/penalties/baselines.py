@@ -17,7 +17,7 @@ from ..base.checks import check_number
 from ..base.points import scalar_dtype, working_dtype
 from ..base.processes import (check_scope, differentiable_gradients, each_process, gathered, global_sum,
                                      process_count, process_rank, rows_of_all, single_process)
-from ..base.states import HiddenStates, check_states, check_tokens, layer_numbers
+from ..base.states import HiddenStates, check_mask, check_states, check_tokens, layer_numbers
 from ..geometry.scores import check_count
 from .regularizers import Regularizer
 
@@ -27,6 +27,8 @@ def _points(x:Tensor, mask:Tensor|None)->Tensor: # (n, d)
     if x.ndim < 2 or mask is not None and mask.shape != x.shape[:-1]:
         raise ValueError(f"`x` must be (..., d) with a `mask` of (...), got {tuple(x.shape)} and "
                          f"{None if mask is None else tuple(mask.shape)}")
+    if mask is not None:
+        check_mask(mask)
     x = x.flatten(0, -2) if mask is None else x[mask.bool()]
     return x.to(working_dtype(x))
 
