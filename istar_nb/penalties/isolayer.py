@@ -9,6 +9,7 @@ __all__ = ['ACTIVATIONS', 'IsoLayer', 'isotropy_loss', 'JointLoss', 'IsoBN', 'to
 # %% ../../nbs/penalties/03_isolayer.ipynb #b1a7b2a2
 import copy
 import json
+import math
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -344,6 +345,7 @@ def _held_out_scores(
     "Task metric, IsoScore and EV_1 (about the mean) of transformed features."
     y = features.x if model.transform is None else model.transform(features.x)
     score = metric(model.head(y), features.labels)
+    score = -math.inf if math.isnan(score) else score    # where it is undefined: below every other
     return dict(score=score, isoscore=isoscore(y).item(), ev1=explained_variance(y, 1).item())
 
 # %% ../../nbs/penalties/03_isolayer.ipynb #67aa93c3
@@ -383,7 +385,7 @@ def train_isolayer(
     model:ClsModel,            # fine-tuned, without transform; afterwards frozen, with the trained layer, in eval mode
     train:Features,            # to train on, n ≥ 3
     held_out:Features,         # for early stopping, n ≥ 3; not seen in fine-tuning
-    metric:Callable[[Tensor,Tensor],float]=_default_metric, # of (n, classes) logits and (n,) labels, higher is better
+    metric:Callable[[Tensor,Tensor],float]=_default_metric, # of (n, classes) logits and (n,) labels, higher is better; NaN: undefined
     keep:str="score",          # the epoch kept: "score", best metric; "isoscore", most isotropic with a metric no worse
     tolerance:float=0.,        # with "isoscore": how much metric may be lost
     seed:int=0,                # decides the order of the features
