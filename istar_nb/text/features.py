@@ -148,6 +148,9 @@ class TaskRows:
             raise ValueError(f"`hold_out` {c.hold_out:g} leaves no rows to train on, or none to measure")
         if c.validation_limit is not None and c.validation_limit < (n := len(self.validation)):
             self.validation = split_rows(self.validation, c.validation_limit/n, 0)[1]
+        if self.task.kind == "regression" and len(self.validation) < 2:
+            raise ValueError(f"`validation_limit` {c.validation_limit} and `hold_out` {c.hold_out:g} leave one row to "
+                             "measure, and a correlation takes two")
         if aside:
             self.train, self.stop = split_rows(self.train, aside, c.seed)
 
