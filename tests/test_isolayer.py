@@ -253,7 +253,8 @@ def test_no_batch_of_the_second_stage_has_too_few_rows_for_isotropy(rows, batch_
 def test_an_epoch_without_a_metric_is_not_the_best():
     "A correlation is undefined as long as all answers are the same; what comes later is better than that."
     torch.manual_seed(0)
-    model, features = ClsModel(load_encoder("tiny-bert").model, 2, None), Features(torch.randn(9, 32), torch.arange(9) % 2)
+    model = ClsModel(load_encoder("tiny-bert").model, 2, None)
+    features = Features(torch.randn(9, 32), torch.arange(9) % 2)
     scores = iter([np.nan, np.nan, 0.2, 0.3, 0.1])    # of the model without the layer first
     history = train_isolayer(model, features, features, lambda *_: next(scores), epochs=4, patience=2)
     assert history.best == 3 and len(history.epochs) == 5

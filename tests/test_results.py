@@ -31,8 +31,9 @@ def test_samples_whose_texts_hold_ends_of_lines(tmp_path):
     "lm-evaluation-harness writes U+2028 and U+0085 as they are, which are no ends of lines of its file."
     for arm in ("base", "tuned"):
         (tmp_path/arm).mkdir()
-        items = [dict(doc_id=i, doc=dict(text="one\u2028two\u0085three"), metrics=["acc"], acc=float(i % 2)) for i in range(4)]
-        (tmp_path/arm/"samples_toy.jsonl").write_text("".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items), encoding="utf-8")
+        items = [dict(doc_id=i, doc="one\u2028two\u0085three", metrics=["acc"], acc=float(i % 2)) for i in range(4)]
+        text = "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items)
+        (tmp_path/arm/"samples_toy.jsonl").write_text(text, encoding="utf-8")
     assert len(read_results(tmp_path)) == 8
 
 
