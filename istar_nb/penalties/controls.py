@@ -322,7 +322,7 @@ def make_map(
 def _last_norm(encoder:nn.Module)->str: # name of the module
     "The LayerNorm whose output is the last states and nothing else, as a few tokens show."
     outputs = {name: [] for name, module in encoder.named_modules() if isinstance(module, nn.LayerNorm)}
-    hooks = [encoder.get_submodule(name).register_forward_hook(lambda module, args, found, mine=mine: mine.append(found))
+    hooks = [encoder.get_submodule(name).register_forward_hook(lambda _, __, found, mine=mine: mine.append(found))
              for name, mine in outputs.items()]
     few = torch.arange(1, 5, device=next(encoder.parameters()).device)[None]
     with evaluating(encoder), torch.no_grad():

@@ -385,7 +385,7 @@ def train_isolayer(
     model:ClsModel,            # fine-tuned, without transform; afterwards frozen, with the trained layer, in eval mode
     train:Features,            # to train on, n ≥ 3
     held_out:Features,         # for early stopping, n ≥ 3; not seen in fine-tuning
-    metric:Callable[[Tensor,Tensor],float]=_default_metric, # of (n, classes) logits and (n,) labels, higher is better; NaN: undefined
+    metric:Callable[[Tensor,Tensor],float]=_default_metric, # of (n, classes) logits and (n,) labels, higher is better
     keep:str="score",          # the epoch kept: "score", best metric; "isoscore", most isotropic with a metric no worse
     tolerance:float=0.,        # with "isoscore": how much metric may be lost
     seed:int=0,                # decides the order of the features

@@ -186,7 +186,8 @@ def check_penalty(
     "What a penalty returned, or an error if it is not one number as a tensor."
     if not isinstance(value, Tensor) or value.numel() != 1:
         found = f"a tensor of {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
-        raise TypeError(f"`regularizer` {type(regularizer).__name__} must return one number as a tensor, not {found:.60}")
+        raise TypeError(f"`regularizer` {type(regularizer).__name__} must return one number as a tensor, not "
+                        f"{found:.60}")
     return value
 
 # %% ../../nbs/penalties/00_regularizers.ipynb #9b500053
