@@ -152,9 +152,10 @@ def test_near_duplicates_are_named_as_their_reader_finds_them(tmp_path):
     assert values == {f["name"]: f["value"] for f in found.findings if f["value"] is not None}
 
 
-def test_the_package_imports_without_sentence_transformers_and_says_what_its_evaluator_needs():
-    code = ("import sys; sys.modules['sentence_transformers'] = None\nimport istar_nb as inb\n"
-            "try: inb.IsotropyEvaluator\nexcept ImportError as e: print(e)\nprint(inb.health.__name__)")
+def test_the_package_and_its_help_work_without_sentence_transformers_and_its_evaluator_says_what_it_needs():
+    code = ("import sys; sys.modules['sentence_transformers'] = None\nimport pydoc, istar_nb as inb\n"
+            "pydoc.render_doc(inb)\ntry: inb.IsotropyEvaluator([])\nexcept ImportError as e: print(e)\n"
+            "print(inb.health.__name__)")
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True).stdout
     assert "needs sentence-transformers: pip install" in said and said.strip().endswith("health")
 

@@ -22,9 +22,8 @@ except ImportError:    # before version 6, or not installed
     try:
         # pyrefly: ignore[missing-import]
         from sentence_transformers.evaluation import SentenceEvaluator as BaseEvaluator
-    except ImportError as e:
-        raise ImportError("IsotropyEvaluator needs sentence-transformers: pip install "
-                          "'istar_nb[sentence-transformers]'") from e
+    except ImportError:    # the class is there for `help`, and says what it needs when it is made
+        BaseEvaluator = object
 
 # %% ../../nbs/embeddings/05_evaluator.ipynb #0b036330
 class IsotropyEvaluator(BaseEvaluator):
@@ -36,6 +35,9 @@ class IsotropyEvaluator(BaseEvaluator):
         show_progress_bar:bool=False, # while embedding
         write_csv:bool=True,          # append the metrics to a csv file where a folder is given
     ):
+        if BaseEvaluator is object:
+            raise ImportError("IsotropyEvaluator needs sentence-transformers: pip install "
+                              "'istar_nb[sentence-transformers]'")
         super().__init__()
         if isinstance(texts, str):
             raise TypeError("`texts` must be a list of strings, not one")
