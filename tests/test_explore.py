@@ -238,6 +238,12 @@ def test_gradient_steps_and_a_dragged_point(page):
     assert reading(page, "barcode") != moved
 
 
+def test_one_cluster_without_spread_has_no_bars_and_no_entropy(page):
+    for control in ("clusters", "spread"): page.press("Home", f"#barcode-{control}")
+    assert reading(page, "barcode") == "0 of 19 bars selected; persistent entropy H = 0.000 of at most 0.000."
+    assert not page.run("/NaN|Infinity/.test(document.getElementById('barcode').outerHTML)")
+
+
 # ---- the runs
 
 @pytest.fixture(scope="module")

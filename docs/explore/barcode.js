@@ -21,7 +21,7 @@
 
   function drawBars({bars: lengths, features}) {
     const selected = new Set(features), order = [...lengths.keys()].sort((a, b) => lengths[b] - lengths[a])
-    const own = explore.axes(bars, {x: [0, Math.max(...lengths)*1.03], y: [order.length, 0],
+    const own = explore.axes(bars, {x: [0, Math.max(...lengths)*1.03 || 1], y: [order.length, 0],
       xlabel: "length of the bar", yticks: [], size: {left: 14}})
     const thick = Math.min(14, 220/order.length)
     order.forEach((k, i) => bars.append(make("rect",
@@ -40,7 +40,7 @@
     drawBars(result)
     showPlace()
     return `${count} of ${result.bars.length} bars selected; persistent entropy H = ${number(result.entropy)} ` +
-          `of at most ${number(Math.log(count))}.`
+          `of at most ${number(Math.log(Math.max(1, count)))}.`
   }
 
   // A point that is moved starts a new cloud, at step 0.
