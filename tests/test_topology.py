@@ -195,6 +195,15 @@ def test_gradients_at_equal_points_are_finite(n):
     assert not same.grad.any()
 
 
+@pytest.mark.parametrize("selection", ["atienza", "released"])
+def test_a_bar_that_vanishes_beside_the_longest_is_noise(selection):
+    "As of points that are equal but for rounding near zero."
+    for short, dtype in ((1e-17, torch.float32), (1e-300, torch.float64), (1e-310, torch.float64)):
+        bars = torch.tensor([short, 1e5, 1.1e5, 1.2e5, 1.3e5, 1.4e5], dtype=dtype)
+        slightly = select_bars(torch.tensor([1e-6, *bars[1:]], dtype=dtype), selection)
+        assert torch.equal(select_bars(bars, selection), slightly) and short not in slightly
+
+
 @pytest.mark.parametrize("labels, message", ((None, "are missing"), ([0, 1], "must be integers"),
                                              (torch.ones(2, 3, dtype=torch.int64), "must be integers")))
 @pytest.mark.parametrize("first", (True, False))

@@ -160,9 +160,9 @@ def _count_features(
     "The length of the selected head of a barcode."
     if len(s) <= 3 or s[-1] == s[0]:
         return len(s)
-    s, released = s/s[0], selection == "released"
+    s, released = (s/s[0]).clip(np.finfo(float).tiny), selection == "released"
     a, t = s[-1], 1 - s[-1]
-    factor = (-t - math.log1p(-t))/t**2 if t > 1e-4 else 0.5 + t/3    # of aN in Q
+    factor = (-t - math.log(a))/t**2 if t > 1e-4 else 0.5 + t/3    # of aN in Q
     m = np.append(s[1:], s[0])
     while True:
         count, c = len(m), totals(m)
