@@ -2,12 +2,14 @@
 import json
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from torch import nn
 
 import istar_nb as inb
 from istar_nb.app.cli import main
@@ -321,3 +323,39 @@ def test_the_alarm_stops_the_trainer_of_sentence_transformers(tmp_path):
     assert steps < 8 and alarm.stopping
     steps, alarm = trained(0.)
     assert steps == 8 and not alarm.said
+
+
+class _Blocks(nn.Module):
+    "Two equal blocks, and an `encode` as many models have one that are none of sentence-transformers."
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2)))
+    def encode(self, x): return self.body(x)
+    def forward(self, x): return self.body(x)
+
+
+def test_an_alarm_sees_a_model_with_an_encode_of_its_own_and_refuses_one_without_blocks():
+    alarm, model = inb.CollapseAlarm(every=1), _Blocks()
+    with alarm.attach(model):
+        model(torch.randn(32, 8, generator=torch.Generator().manual_seed(0)))
+        assert alarm.step() is not None
+    with pytest.raises(ValueError, match="`layer` is None, and Linear has no list of repeated blocks"):
+        alarm.attach(nn.Linear(8, 8))
+
+
+def test_an_alarm_leaves_no_hook_behind_after_an_error_in_lightning(tmp_path):
+    lightning = pytest.importorskip("lightning.pytorch")
+
+    class Module(lightning.LightningModule):
+        def __init__(self): super().__init__(); self.inner = _Blocks()
+        def training_step(self, batch, i): raise RuntimeError("a bad batch")
+        def configure_optimizers(self): return torch.optim.Adam(self.parameters())
+
+    module = Module()
+    trainer = lightning.Trainer(max_epochs=1, callbacks=[inb.CollapseAlarm()], logger=False, enable_checkpointing=False,
+                                accelerator="cpu", default_root_dir=tmp_path, enable_progress_bar=False,
+                                enable_model_summary=False)
+    with warnings.catch_warnings(), pytest.raises(RuntimeError, match="a bad batch"):
+        warnings.simplefilter("ignore")
+        trainer.fit(module, torch.utils.data.DataLoader(torch.zeros(4, 8)))
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())

@@ -52,12 +52,15 @@ class CollapseAlarm(TrainerCallback, LightningCallback):
     )->"CollapseAlarm":  # itself, a context that ends the watching
         "Watch a model from now on."
         self.hooks.close()
-        if hasattr(model, "encode") and self.layer is None:
+        if hasattr(model, "encode") and hasattr(model, "similarity") and self.layer is None:    # a SentenceTransformer
             self.metric = IsotropyMetrics()
             self.hooks.callback(model.register_forward_hook(self._record).remove)
             self.kinds = self.kinds or ("total", "cone", "dimensional")
             return self
-        name = self.layer or repeated_blocks(model)[-1]
+        name = self.layer or next(reversed(repeated_blocks(model)), None)
+        if name is None:
+            raise ValueError(f"`layer` is None, and {type(model).__name__} has no list of repeated blocks: "
+                             "name the module to watch")
         self.metric = self.hooks.enter_context(watch(model, name, tokens="cls")).metrics[name]
         return self
 
@@ -121,3 +124,4 @@ class CollapseAlarm(TrainerCallback, LightningCallback):
         trainer.should_stop |= self.stopping
 
     def on_train_end(self, *args, **kwargs): self.hooks.close()
+    def on_exception(self, *args): self.hooks.close()    # Lightning's, in place of it
