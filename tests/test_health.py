@@ -15,6 +15,7 @@ import istar_nb as inb
 from istar_nb.app.cli import main
 from istar_nb.app.measuring import _table
 from istar_nb.embeddings.health import health
+from istar_nb.embeddings.reading import sentence_vectors
 from istar_nb.text.tasks import load_task
 
 ROWS = load_task("stdlib-docs").train[::20][:120]
@@ -160,6 +161,13 @@ def test_the_package_and_its_help_work_without_sentence_transformers_and_its_eva
             "print(inb.health.__name__)")
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True).stdout
     assert "needs sentence-transformers: pip install" in said and said.strip().endswith("health")
+
+
+def test_a_model_is_not_read_in_another_way_where_sentence_transformers_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(ImportError, match="pip install 'istar_nb.sentence-transformers.', or name `tokens`"):
+        sentence_vectors("minilm", TEXTS[:2])
+    assert sentence_vectors("minilm", TEXTS[:2], "mean").how == "last layer, mean of the tokens"
 
 
 def test_more_documents_shown_than_there_are_is_an_error():

@@ -56,14 +56,15 @@ def _sentence_model(name:str, hub:bool)->object|None: # a SentenceTransformer; N
     source = local_source(name)
     if not (there := (Path(source)/"modules.json").is_file()) and (Path(source).is_dir() or not hub):
         return None
-    try:
-        from sentence_transformers import SentenceTransformer
-    except ImportError:
-        return None
     if not there:
         from transformers.utils import has_file
         if not has_file(source, "modules.json"):
             return None
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError as e:
+        raise ImportError(f"`model` {name} says in modules.json how it makes vectors, which sentence-transformers reads: "
+                          "pip install 'istar_nb[sentence-transformers]', or name `tokens`") from e
     with quiet():
         return SentenceTransformer(source, local_files_only=not hub)
 
