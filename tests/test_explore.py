@@ -490,6 +490,13 @@ def test_the_example(page):
     assert page.text("#own tr:nth-child(5) td").startswith("17;")
 
 
+def test_points_on_a_line_have_axes(page, tmp_path):
+    line = np.zeros((6, 2), "float32")
+    line[:, 1] = np.arange(6)
+    assert measured(page, saved(tmp_path, line)).startswith("6 points in 2 dimensions: unbiased IsoScore ι = 0.0000")
+    assert not page.run("/NaN|Infinity/.test(document.getElementById('own').outerHTML)")
+
+
 def test_a_bad_file_leaves_nothing_of_the_file_before(page, tmp_path):
     measured(page, saved(tmp_path, points))
     assert page.run("document.querySelectorAll('#own tbody tr').length") == 5

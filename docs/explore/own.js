@@ -93,7 +93,7 @@ async function measureFile(maths, file, all) {
 
   // Both axes logarithmic.
   function drawSpectrum(shares) {
-    const there = [...shares].filter(v => v > 1e-9), low = Math.floor(Math.log10(there.at(-1))),
+    const there = [...shares].filter(v => v > 1e-9), low = Math.min(-1, Math.floor(Math.log10(there.at(-1)))),
       high = Math.ceil(Math.log10(there.length) || 1)
     const powers = (from, to) => Array.from({length: to - from + 1}, (_, k) => from + k)
     const axes = explore.axes(spectrum, {x: [0, high], y: [low, 0], xticks: powers(0, high),
