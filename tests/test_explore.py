@@ -497,6 +497,13 @@ def test_points_on_a_line_have_axes(page, tmp_path):
     assert not page.run("/NaN|Infinity/.test(document.getElementById('own').outerHTML)")
 
 
+def test_an_error_that_one_point_decides_is_not_known(page, tmp_path):
+    x = np.zeros((6, 3), "float32")
+    x[:2] = [[0.3, 0.1, 0.7], [1.1, -0.3, 0.2]]
+    sentence, found = measured(page, saved(tmp_path, x)), isoscore_with_error(torch.tensor(x))
+    assert f"ι = {found.score:.4f} ± not known" in sentence and found.standard_error.isnan()
+
+
 def test_a_bad_file_leaves_nothing_of_the_file_before(page, tmp_path):
     measured(page, saved(tmp_path, points))
     assert page.run("document.querySelectorAll('#own tbody tr').length") == 5

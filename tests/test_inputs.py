@@ -349,3 +349,17 @@ def test_an_audit_names_the_text_whose_states_are_not_finite():
     with torch.no_grad(): model.embeddings.word_embeddings.weight[tokenizer("zebra")["input_ids"][1]] = torch.nan
     with pytest.raises(ValueError, match="`texts`: layer 0 is not finite for 'zebra'"):
         inb.audit((model, tokenizer), texts)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_error_of_a_score_is_not_known_where_one_point_decides_if_there_is_one(dtype):
+    "Of two points beside equal ones, each leaves too few different ones behind, whose score was rounding."
+    x = torch.zeros(6, 3, dtype=dtype)
+    x[:2] = torch.tensor([[0.3, 0.1, 0.7], [1.1, -0.3, 0.2]])
+    for points in (x, x + 0.1):
+        found = inb.isoscore_with_error(points)
+        assert found.score.isfinite() and found.standard_error.isnan()
+        metric = inb.IsotropyMetrics()
+        metric.update(points)
+        assert metric.errors()["isoscore_unbiased"].isnan()
+    assert inb.isoscore_with_error(torch.cat([x, x[:2] + 1])).standard_error.isfinite()

@@ -99,8 +99,8 @@ function exploreMaths() {
     return ratioOfTraces(n, [square - q, b*b - q], [2*q - square, 2*q - b*b], b*b + 2*square - 6*q)
   }
 
-  // The score with each point left out in turn, for the standard error.
-  function scoresWithoutEach({n, d, rows, dual, size, products, lengths, square}) {
+  // The score with each point left out in turn, for the standard error; NaN where tr(Σ²) is not above `least`.
+  function scoresWithoutEach({n, d, rows, dual, size, products, lengths, square}, least) {
     const all = total(lengths), q = squares(lengths), weighted = new Float64Array(d)
     for (let i = 0; i < n; i++) for (let j = 0; j < d; j++) weighted[j] += lengths[i]*rows[i*d + j]
     return Float64Array.from({length: n}, (_, i) => {
@@ -111,7 +111,8 @@ function exploreMaths() {
       const pairs = [square - 2*r + 2*l2 - q, b*b - q + l2]
       const triples = [r - l2 + 2*(w - l2) + 2*(q - l2) - rest, b*l + 2*(w - l2) + 2*(q - l2) - b*b]
       const quadruples = l2 - 2*b*l - 4*(r - l2) + b*b + 2*rest - 8*(w - l2) - 6*(q - l2)
-      return scoreOfRatio(ratioOfTraces(n - 1, pairs, triples, quadruples).ratio, d)
+      const {squared, ratio} = ratioOfTraces(n - 1, pairs, triples, quadruples)
+      return squared > least ? scoreOfRatio(ratio, d) : NaN
     })
   }
 

@@ -13,11 +13,11 @@ function measurePoints(maths, x, n, d, eps) {
   for (let i = 0; i < n; i++) for (let j = 0; j < d; j++) variance[j] += rows[i*d + j]**2/n
   const parts = maths.sums(rows, n, d), trace = maths.total(parts.lengths),
     {squared, ratio} = maths.unbiasedRatio(parts)
-  const plugIn = trace**2/parts.square
-  if (!(squared > 64*eps*(trace/(n - 1))**2))
+  const plugIn = trace**2/parts.square, least = 64*eps*(trace/(n - 1))**2
+  if (!(squared > least))
     throw new Error("The array has too few different points for an unbiased score.")
   return {n, d, isoscore: maths.scoreOfRatio(plugIn, d), ratio: plugIn, unbiased: maths.scoreOfRatio(ratio, d),
-          error: maths.jackknife(maths.scoresWithoutEach(parts)),
+          error: maths.jackknife(maths.scoresWithoutEach(parts, least)),
           shares: maths.eigenvalues(parts.products, parts.size).map(v => Math.max(v, 0)/trace),
           ...outliers(mean, variance), largest}
 
@@ -70,12 +70,15 @@ async function measureFile(maths, file, all) {
 
   function choose(chosen) { file = chosen; measure() }
 
+  // One point may decide whether there is a score at all.
+  const withError = r => `${number(r.unbiased, 4)} ± ${Number.isFinite(r.error) ? number(r.error, 4) : "not known"}`
+
   const percent = share => `${number(100*share, 1)} %`
 
   function show(r) {
     const rows = [["IsoScore* of these points (plug-in)", number(r.isoscore, 4)],
       ["Participation ratio", `${number(r.ratio, 2)} of ${r.d}`],
-      ["Unbiased IsoScore ± standard error", `${number(r.unbiased, 4)} ± ${number(r.error, 4)}`],
+      ["Unbiased IsoScore ± standard error", withError(r)],
       ["Variance in the first direction, in the first ten",
         `${percent(r.shares[0])}, ${percent(explore.maths.total(r.shares.slice(0, 10)))}`],
       ["Outlier dimensions (counted from 0)", r.ids.length ?
@@ -87,8 +90,7 @@ async function measureFile(maths, file, all) {
     drawSizes(r)
     const some = r.n < r.of ? `${r.n} rows, evenly spaced, of ${r.of}` : `${r.n} points`
     const doubt = r.unbiased > 1 ? " A score above 1 says that there are too few points to tell." : ""
-    return `${some} in ${r.d} dimensions: unbiased IsoScore ι = ${number(r.unbiased, 4)} ` +
-          `± ${number(r.error, 4)}.${doubt}`
+    return `${some} in ${r.d} dimensions: unbiased IsoScore ι = ${withError(r)}.${doubt}`
   }
 
   // Both axes logarithmic.

@@ -63,8 +63,8 @@ def _sentence_model(name:str, hub:bool)->object|None: # a SentenceTransformer; N
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError as e:
-        raise ImportError(f"`model` {name} says in modules.json how it makes vectors, which sentence-transformers reads: "
-                          "pip install 'istar_nb[sentence-transformers]', or name `tokens`") from e
+        raise ImportError(f"`model` {name} says in modules.json how it makes vectors, which sentence-transformers "
+                          "reads: pip install 'istar_nb[sentence-transformers]', or name `tokens`") from e
     with quiet():
         return SentenceTransformer(source, local_files_only=not hub)
 

@@ -26,10 +26,10 @@ from ..base.checks import check_number
 from ..base.points import has_float64, unit_rows, working_dtype
 from ..base.states import points_of
 from .measures import effective_rank_of, outliers_of
-from .scores import ratio_score
+from .scores import ratio_error, ratio_score
 from .sums import (add_points_, covariance_of, inverse_norms, merged, norms_of, parts_of,
                                     rows_at_once)
-from .unbiased import RowSums, Traces, jackknife_error, rounding_of
+from .unbiased import RowSums, Traces, rounding_of
 
 # %% ../../nbs/geometry/06_halves.ipynb #ba2dfae8
 def keys_of(
@@ -631,7 +631,7 @@ def unbiased_of(
     if cloud.whole:
         rows = RowSums(cloud.points, cloud.sentences)
         traces, rounding = rows.traces(), rows.rounding()
-        error = jackknife_error(ratio_score(rows.traces_without_each(), cloud.d)) if len(cloud.keys) > 4 else nan
+        error = ratio_error(rows) if len(cloud.keys) > 4 else nan
     else:
         a, b = pair_covariances(cloud)
         traces, rounding = product_of(a, b, cloud, (0, 1)), rounding_of(a.diagonal().sum(), torch.float32)

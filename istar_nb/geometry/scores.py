@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['isoscore_eig', 'isoscore_from_cov', 'TooFew', 'check_count', 'Facts', 'check_facts', 'pooled_mean',
            'pooled_covariance', 'PooledIsoScore', 'Reference', 'reference_of', 'GramIsoScore', 'few_points',
-           'isoscore_star', 'isoscore', 'ratio_score', 'isoscore_unbiased', 'UnbiasedScore', 'isoscore_with_error']
+           'isoscore_star', 'isoscore', 'ratio_score', 'isoscore_unbiased', 'UnbiasedScore', 'ratio_error',
+           'isoscore_with_error']
 
 # %% ../../nbs/geometry/01_scores.ipynb #0778f448
 import math
@@ -354,10 +355,19 @@ def isoscore_unbiased(
 class UnbiasedScore(NamedTuple):
     "An unbiased IsoScore with what is needed to judge it."
     score:Tensor           # () estimate of IsoScore, unclipped, ≥ 0
-    standard_error:Tensor  # () jackknife standard error of `score`
+    standard_error:Tensor  # () jackknife standard error of `score`; NaN where one point decides if there is one
     above_one:bool         # True when the estimate exceeds 1: too few points to tell
 
 # %% ../../nbs/geometry/01_scores.ipynb #597b7e69
+def ratio_error(
+    sums:RowSums, # of at least 5 points or sentences
+)->Tensor:        # (); NaN where those that are left without one do not differ enough for a score
+    "The standard error of the unbiased score, by leaving out one point or sentence at a time."
+    traces = sums.traces_without_each()
+    scores = ratio_score(traces, sums.x.shape[1])
+    return jackknife_error(torch.where(traces.squared > sums.rounding(), scores, torch.nan))
+
+
 def isoscore_with_error(
     x:Tensor|np.ndarray,        # (n, d) float, n ≥ 5; one row per real token
     sentences:Tensor|None=None, # (n,) ids equal within a sentence, at least 5 different; None when rows are independent
@@ -367,5 +377,4 @@ def isoscore_with_error(
     score = _score_of(sums)
     if len(sums.s) < 5:
         raise ValueError("a standard error leaves out one point or sentence, and needs 5 of them; `x` has 4")
-    without = ratio_score(sums.traces_without_each(), sums.x.shape[1])
-    return UnbiasedScore(score, jackknife_error(without).to(score.dtype), score.item() > 1)
+    return UnbiasedScore(score, ratio_error(sums).to(score.dtype), score.item() > 1)
