@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OneToOneFeatureMixin, TransformerMixin
 from sklearn.covariance import ledoit_wolf_shrinkage
@@ -74,7 +74,11 @@ class SavedTransform(TransformerMixin, BaseEstimator):
         path:str|Path, # of `save`
     )->"SavedTransform": # as it was saved
         "Read a fitted transform."
-        with safe_open(path, "numpy") as file:
+        try:
+            opened = safe_open(path, "numpy")
+        except SafetensorError as e:
+            raise ValueError(f"`path` {path} is no safetensors file: {e}") from e
+        with opened as file:
             about = file.metadata() or {}
             kind = about.get("transform", "no transform")
             if kind != cls.__name__:
