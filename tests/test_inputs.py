@@ -363,3 +363,14 @@ def test_the_error_of_a_score_is_not_known_where_one_point_decides_if_there_is_o
         metric.update(points)
         assert metric.errors()["isoscore_unbiased"].isnan()
     assert inb.isoscore_with_error(torch.cat([x, x[:2] + 1])).standard_error.isfinite()
+
+
+def test_a_file_that_holds_no_transform_is_named(tmp_path):
+    (tmp_path/"vectors.safetensors").write_text("no such file")
+    with pytest.raises(ValueError, match="`path` .*vectors.safetensors is no safetensors file"):
+        Whitening.load(tmp_path/"vectors.safetensors")
+
+
+def test_an_empty_list_of_layers_is_not_called_a_model_without_blocks():
+    with pytest.raises(ValueError, match="`layers` names none: name modules"), inb.watch(torch.nn.Linear(3, 3), []):
+        pass

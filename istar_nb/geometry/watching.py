@@ -51,8 +51,8 @@ def _find_layers(
         raise TypeError(f"`layers` must be names, patterns or types of modules, not {wrong[0]!r:.40}")
     wanted = repeated_blocks(model) if layers is None else named
     if not wanted:
-        raise ValueError(f"`layers` is {layers!r}, and {type(model).__name__} has no list of repeated blocks: "
-                         f"name modules, such as {list(modules)[1:4]}")
+        why = f"is None, and {type(model).__name__} has no list of repeated blocks" if layers is None else "names none"
+        raise ValueError(f"`layers` {why}: name modules, such as {list(modules)[1:4]}")
     def matches(name, module, want):
         if isinstance(want, type):
             return isinstance(module, want)
