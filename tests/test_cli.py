@@ -121,7 +121,7 @@ def test_how_lines_end_does_not_matter(measure):
 @pytest.mark.parametrize("content, message", [
     (b"", "no text"), (b"\n \r\n\t\n", "no text"), ("one\ntwo\nGrüße".encode("latin-1"), "not UTF-8 in line 3"),
     ("one\ntwo".encode("utf-16"), "not UTF-8 in line 1"),
-    (gzip.compress(b"one\ntwo"), "not UTF-8 in line 1"), (None, "is a folder")],
+    (gzip.compress(b"one\ntwo"), "not UTF-8 in line 1"), (None, "there is no .txt file in")],
                          ids=["empty", "blank", "latin-1", "UTF-16", "gzip", "folder"])
 def test_a_file_without_texts_is_refused(content, message, run):
     if content is None: Path("odd.txt").mkdir()

@@ -1,5 +1,6 @@
 "One store, many writers: eight processes at once, on disk and on a local S3 server (given s3fs and moto)."
 import json
+import sys
 import warnings
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -63,6 +64,11 @@ def written_by_eight(root):
     fs, folder = open_root(root)
     assert len(fs.ls(folder, detail=False)) == len(records), "no temporary file is left"
     return seen
+
+
+def test_a_store_in_s3_names_the_extra_that_it_needs(monkeypatch):
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(ImportError, match=r"^s3://bucket/runs: .*pip install 'istar_nb\[s3\]'$"): open_root("s3://bucket/runs")
 
 
 def test_eight_writers(tmp_path): assert written_by_eight(str(tmp_path/"store")) > 0

@@ -304,7 +304,7 @@ def _meant(
     if name == "train" and suffix in (".yaml", ".yml"):
         return "config"
     if name != "train" and ("://" in word or "*" in word):
-        return "text" if file_format(path) not in (None, ".parquet") else "embeddings"
+        return "text" if suffix == ".txt" or file_format(path) not in (None, ".parquet") else "embeddings"
     if word != "-" and not os.path.lexists(path):
         beside = os.listdir(path.parent) if path.parent.is_dir() else []
         raise ValueError(f"there is no file, folder or task {word}{near(path.name, [*beside, *TASKS])}"

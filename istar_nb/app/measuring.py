@@ -20,10 +20,15 @@ from ..base.programs import place_of_process, waiting
 from ..text.frames import column_texts, file_format, labelled_texts, read_splits
 
 # %% ../../nbs/app/02_measuring.ipynb #80d4ec95
-def _lines_of(text:Path)->Iterator[tuple[str]]:
-    "The lines of a file or pipe that are not blank; an error names the line that is not UTF-8."
-    standard = str(text) == "-"
-    with open(0 if standard else text, encoding="utf-8-sig", errors="surrogateescape", closefd=not standard) as file:
+def _lines_of(text:str|Path)->Iterator[tuple[str]]:
+    "The lines of a file, URL or pipe that are not blank; an error names the line that is not UTF-8."
+    standard, how = str(text) == "-", dict(encoding="utf-8-sig", errors="surrogateescape")
+    if "://" in str(text):
+        import fsspec
+        opened = fsspec.open(str(text), "r", **how)
+    else:
+        opened = open(0 if standard else text, closefd=not standard, **how)
+    with opened as file:
         for number, line in enumerate(file, 1):
             try:
                 line.encode()
@@ -43,7 +48,7 @@ def spread_rows(rows:Sequence, limit:int|None)->Sequence:
 @dataclass(frozen=True)
 class TextOptions:
     "Options of all commands that measure: the texts, and where data is."
-    text: str | None = None         # texts: a file, folder or pipe, one a line; tables, also a URL; "-": standard input
+    text: str | None = None         # texts, one a line, or tables: a file, folder, pipe, pattern or URL; "-": the input
     column: str | None = None       # column of the table, with texts or lists of words: .csv, .tsv, .jsonl or .parquet
     task: str | None = None         # instead: the training texts of this task of `istar tasks`
     limit: int | None = None        # at most this many texts: a file's first, or spread over the task; default: all
@@ -79,11 +84,11 @@ class TextOptions:
         if table and self.text == "-":
             raise ValueError("--column needs a file or folder: the standard input is read line by line")
         files = [path]
-        if path.is_dir() and not table:
-            files = list(map(Path, files_of(path, lambda name: name.lower().endswith(".txt"))))
+        if not table and (path.is_dir() or "*" in self.text or "://" in self.text):
+            files = files_of(self.text, lambda name: name.lower().endswith(".txt"))
         if not files:
-            raise ValueError(f"{path} is a folder that has no .txt files: of tables, say with --column which texts to "
-                             f"measure, or name those of points, such as '{path}/*.parquet'")
+            raise ValueError(f"there is no .txt file in {self.text}: of tables, say with --column which texts to "
+                             "measure, or name those of points, such as 'folder/*.parquet'")
         lines = chain.from_iterable(map(_lines_of, files))
         texts = islice(((cell,) for cell in column_texts(self.text, self.column)) if table else lines, self.limit)
         if (first := next(texts, None)) is None:

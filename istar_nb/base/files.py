@@ -45,7 +45,10 @@ def open_root(
     import fsspec
     if "://" not in str(root):
         return fsspec.filesystem("file"), absolute(root)
-    return fsspec.core.url_to_fs(str(root), use_listings_cache=False)    # other machines write there too
+    try:
+        return fsspec.core.url_to_fs(str(root), use_listings_cache=False)    # other machines write there too
+    except ImportError as e:
+        raise ImportError(f"{root}: {e}" + ": pip install 'istar_nb[s3]'"*("s3fs" in str(e))) from None
 
 # %% ../../nbs/base/10_files.ipynb #0369845a
 def is_hidden(name:str)->bool: # of a file, below a folder

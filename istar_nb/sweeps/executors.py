@@ -255,7 +255,7 @@ def on_ray(configs:Sequence[RunConfig], job:Job, places:Resources)->Iterator[Eve
     try:
         import ray
     except ImportError:
-        raise ImportError("the ray executor needs Ray: pip install istar_nb[ray]") from None
+        raise ImportError("the ray executor needs Ray: pip install 'istar_nb[ray]'") from None
     mine = not ray.is_initialized()
     own = places.address is None and "RAY_ADDRESS" not in os.environ
     if mine:
