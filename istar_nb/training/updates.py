@@ -209,7 +209,8 @@ def _reparametrise(c:RunConfig, model:ClsModel, data:TaskRows)->None:
     some = data.batches(data.features, c.seed, 0)[:math.ceil(2000/c.batch_size)]
     batches = (data.collate([data.features[i] for i in rows]) for rows in some)
     points = torch.cat([states.points(-1) for _, states in read_states(model, batches)])
-    reparametrise(model, make_map(covariance(points.double()), c.start, c.shape))
+    change = make_map(covariance(points.double()), c.start, c.shape)
+    reparametrise(model, change)
 
 # %% ../../nbs/training/08_updates.ipynb #8u510021
 def make_penalty(
