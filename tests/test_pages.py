@@ -156,6 +156,7 @@ def drawn():
 @pytest.mark.parametrize("name", training)
 def test_the_cell_for_gpus_can_be_carried_out(name, monkeypatch, tmp_path, store, known):
     "With two encoders, in a store that other cells use as well, of which it shows its own runs alone."
+    plt.close("all")    # what other tests left open
     cells, asked, made, shared, shown = pages[name], [], [], [], []
     paper = places(cells)[2]
     chosen = "sweeps.select(" in text(cells[paper])
