@@ -328,8 +328,8 @@ ARRAYS = dict(ints=np.arange(60).reshape(20, 3), cube=np.zeros((4, 5, 6)), line=
 
 @pytest.mark.parametrize("name, parts", [
     ("ints", ["int64", "astype"]), ("cube", ["(4, 5, 6)", "reshape"]), ("line", ["(5,)", "one point a row"]),
-    ("empty", ["no points"]), ("records", ["records"]), ("objects", ["no NumPy file of numbers"]), ("one", ["one point alone"]),
-    ("complex", ["complex128"]), ("text", ["dtype"]), ("narrow", ["(5, 1)"]),
+    ("empty", ["no points"]), ("records", ["records"]), ("objects", ["no NumPy file of numbers"]),
+    ("one", ["one point alone"]), ("complex", ["complex128"]), ("text", ["dtype"]), ("narrow", ["(5, 1)"]),
     ("several.npz", ["archive", "numpy.save"]), ("renamed.npy", ["archive", "numpy.save"]),
     ("table.csv", ["numpy.save"]), ("weights.pt", ["pickle"]),
     ("cubes.safetensors", ["0 matrices", "x (2, 3, 4)"]), ("words.parquet", ["'text'", "name a column"])])
