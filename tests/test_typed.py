@@ -122,7 +122,7 @@ def test_a_run_a_table_or_a_task_may_stand_alone(run):
     ("train --limit", ["--limit expected one argument"]),
     ("train --lam 0.1", ["--lam is 0.1"]), ("train --method istar", ["give --lam, --relative or --target"]),
     ("measure cola", ["--data-dir", "--hub"]), ("measure nothing", ["no file, folder or task nothing"]),
-    ("measure empty", ["is a folder"]), ("runs a b", ["unrecognized arguments: b", "commas"]),
+    ("measure empty", ["there is no .txt file in empty"]), ("runs a b", ["unrecognized arguments: b", "commas"]),
     ("tasks cola", ["unrecognized arguments: cola"]),
     ("measure --layers 0,x sentences.txt", ["--layers must be a whole number, not 'x'"]),
     ("train --hold_out 2", ["--hold-out?"]),
