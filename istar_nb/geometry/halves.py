@@ -631,7 +631,7 @@ def unbiased_of(
     if cloud.whole:
         rows = RowSums(cloud.points, cloud.sentences)
         traces, rounding = rows.traces(), rows.rounding()
-        error = ratio_error(rows) if len(cloud.keys) > 4 else nan
+        error = ratio_error(rows, cloud.d) if len(cloud.keys) > 4 else nan
     else:
         a, b = pair_covariances(cloud)
         traces, rounding = product_of(a, b, cloud, (0, 1)), rounding_of(a.diagonal().sum(), torch.float32)

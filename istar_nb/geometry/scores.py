@@ -361,10 +361,11 @@ class UnbiasedScore(NamedTuple):
 # %% ../../nbs/geometry/01_scores.ipynb #597b7e69
 def ratio_error(
     sums:RowSums, # of at least 5 points or sentences
+    d:int,        # their dimensions, which may be more than those of the sums' basis
 )->Tensor:        # (); NaN where those that are left without one do not differ enough for a score
     "The standard error of the unbiased score, by leaving out one point or sentence at a time."
     traces = sums.traces_without_each()
-    scores = ratio_score(traces, sums.x.shape[1])
+    scores = ratio_score(traces, d)
     return jackknife_error(torch.where(traces.squared > sums.rounding(), scores, torch.nan))
 
 
@@ -377,4 +378,4 @@ def isoscore_with_error(
     score = _score_of(sums)
     if len(sums.s) < 5:
         raise ValueError("a standard error leaves out one point or sentence, and needs 5 of them; `x` has 4")
-    return UnbiasedScore(score, ratio_error(sums).to(score.dtype), score.item() > 1)
+    return UnbiasedScore(score, ratio_error(sums, sums.x.shape[1]).to(score.dtype), score.item() > 1)
