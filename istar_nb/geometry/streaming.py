@@ -19,10 +19,10 @@ from torchmetrics import Metric
 
 from ..base.checks import check_number
 from ..base.covariance import check_covariance, check_zeta, shrink
-from ..base.points import has_float64
+from ..base.points import about_mean, check_cloud, has_float64, peak, working_dtype
 from ..base.states import TOKENS, check_tokens
-from .halves import (Estimates, Halves, allowed_memory, cloud_of, folded_to, measures_of,
-                                      read_batch, told_apart)
+from .halves import (Estimates, Halves, allowed_memory, folded_to, measures_of, read_batch,
+                                      told_apart)
 from .measures import check_outliers
 from .scores import isoscore_from_cov, isoscore_star
 from .sums import covariance_of
@@ -194,9 +194,9 @@ class IsoScoreMetric(StreamingMetric):
         "The score of all points that all processes have seen."
         halves = self.halves
         if halves.whole and halves.count:
-            score = isoscore_star(halves.points.double(), self.cov_ref, self.zeta).float()
-            covariance_of((cloud := cloud_of(halves)).total, cloud.place.spread)    # an error for rounding alone
-            return score
+            points = halves.points.to(working_dtype(halves.points))
+            check_cloud(peak(points), peak(about_mean(points)))    # in their own precision
+            return isoscore_star(points.double(), self.cov_ref, self.zeta).float()    # in any order
         return isoscore_from_cov(shrink(self.covariance(), self.cov_ref, self.zeta)).float()
 
     def plot(self, val:Any=None, ax:Any=None)->tuple:
