@@ -62,10 +62,10 @@ class Surface:
                    if isinstance(n, ast.FunctionDef) and n.name[0] == "_" and n.name in own]
         every = [*found, *(n for helper in helpers for n in ast.walk(helper))]
         calls = [n.exc for n in every if isinstance(n, ast.Raise) and isinstance(n.exc, ast.Call) and n.exc.args]
-        numbers = [n for n in every if isinstance(n, ast.Call) and ast.unparse(n.func) == "check_number"
-                   and isinstance(n.args[0], ast.Constant)]
-        return dict.fromkeys([*((ast.unparse(call.func), message(call.args[0])) for call in calls),
-                              *(("TypeError, ValueError", wanted(call)) for call in numbers)])
+        checks = [n for n in every if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
+                  and n.func.id in ("check_number", "check_choice") and isinstance(n.args[0], ast.Constant)]
+        said = [(ast.unparse(call.func), message(call.args[0])) for call in calls]
+        return dict.fromkeys([*said, *map(wanted, checks)])
 
     def docstring(self, name):
         "The docstring of a public name: its first lines, Args, Returns, Raises and an Example."
@@ -94,10 +94,11 @@ class Surface:
 
 
 def wanted(call):
-    "What `check_number` says of an argument."
+    "What a call of `check_number` or `check_choice` raises: (kind, message)."
     name, _, *rest = call.args
+    if ast.unparse(call.func) == "check_choice": return "ValueError", f"`{message(name)}` must be one of …, not …"
     interval = message(rest[0]) if rest else "(-inf, inf)"
-    return f"`{message(name)}` must be {in_words(interval, bool(call.keywords))}, not …"
+    return "TypeError, ValueError", f"`{message(name)}` must be {in_words(interval, bool(call.keywords))}, not …"
 
 
 def message(node):

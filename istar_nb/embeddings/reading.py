@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..base.checks import check_choice
 from ..base.matrices import matrix_parts
 from ..base.points import as_points
 from ..base.programs import progress_bar, waiting
@@ -79,8 +80,7 @@ def sentence_vectors(
     progress:bool=False,     # show a progress bar
 )->Vectors:
     "One vector a text."
-    if tokens not in (*POOLINGS, None):
-        raise ValueError(f"`tokens` must be one of {POOLINGS} or None, not {tokens!r}")
+    check_choice("tokens", tokens, (*POOLINGS, None))
     with waiting("loading the model", progress):
         given = str(model) if isinstance(model, Path) else model
         if _is_sentence_model(given) and tokens is not None:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..base.checks import check_number
+from ..base.checks import check_choice, check_number
 from ..base.covariance import scatter
 from ..base.points import as_points, centred_chunks, check_spread, magnitude, scalar_dtype, working_dtype
 
@@ -205,9 +205,7 @@ def check_outliers(
     by:str,
 )->None:
     "An error unless outlier dimensions can be found in this way."
-    known = ("magnitude", "mean", "variance")
-    if by not in known:
-        raise ValueError(f"`by` must be one of {known}, not {by!r}")
+    check_choice("by", by, ("magnitude", "mean", "variance"))
     check_number("n_sigma", n_sigma, "(0, inf)")
 
 

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from ..base.checks import check_number
+from ..base.checks import check_choice, check_number
 from ..base.covariance import check_covariance, check_zeta, shrink
 from ..base.points import about_mean, check_cloud, has_float64, peak, working_dtype
-from ..base.states import TOKENS, check_tokens
+from ..base.states import TOKENS
 from .halves import (Estimates, Halves, allowed_memory, folded_to, measures_of, read_batch,
                                       told_apart)
 from .measures import check_outliers
@@ -45,7 +45,7 @@ class StreamingMetric(Metric):
     ):
         super().__init__(**options)
         self.dimensions = None if d is None else check_number("d", d, "[2, inf)", whole=True)
-        self.tokens, self.causal = check_tokens(tokens), bool(causal)
+        self.tokens, self.causal = check_choice("tokens", tokens, TOKENS), bool(causal)
         self.memory = allowed_memory(memory, 1/3)    # computing takes as much twice more
         for name in _states:
             self.add_state(name, getattr(Halves(), name), persistent=True)

@@ -20,7 +20,7 @@ from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
-from ..base.checks import check_number
+from ..base.checks import check_choice, check_number
 from ..base.covariance import Moments
 
 # %% ../../nbs/geometry/11_transforms.ipynb #29339b27
@@ -170,8 +170,7 @@ class Whitening(ClassNamePrefixFeaturesOutMixin, MomentTransformer):
 
     def check(self, d:int, streamed:bool):
         "Errors for settings that mean nothing."
-        if self.method not in ("pca", "zca"):
-            raise ValueError(f"`method` must be 'pca' or 'zca', not {self.method!r}")
+        check_choice("method", self.method, ("pca", "zca"))
         if not isinstance(self.shrinkage, str):
             check_number("shrinkage", self.shrinkage, "[0, 1]")
         elif self.shrinkage != "auto":

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..base.checks import check_choice
 from ..base.points import has_float64
-from ..base.states import check_tokens, counted, is_causal, token_mask
+from ..base.states import TOKENS, counted, is_causal, token_mask
 from .streaming import IsotropyMetrics
 
 # %% ../../nbs/geometry/08_watching.ipynb #87c4bdff
@@ -253,7 +254,7 @@ class Watch:
         causal:bool,              # whether "cls" is the last real token of a sentence and not the first
         options:dict,             # of `IsotropyMetrics`
     ):
-        check_tokens(tokens)
+        check_choice("tokens", tokens, TOKENS)
         self.mask, self.tokens, self.causal, self.fired = mask, tokens, causal, False
         self.calls = Calls(mask if isinstance(mask, str) else None)
         self.metrics = {name: IsotropyMetrics(**options) for name in layers}    # layer -> its metric
@@ -396,7 +397,7 @@ def watch(
     "Measure the activations of a running model, in training or inference, while the block lasts."
     replicated, model = isinstance(model, nn.DataParallel), _unwrapped(model)
     chosen = _find_layers(model, layers)
-    causal = check_tokens(tokens) == "cls" and (is_causal(model) if causal is None else causal)
+    causal = check_choice("tokens", tokens, TOKENS) == "cls" and (is_causal(model) if causal is None else causal)
     seen, around = Watch(list(chosen), mask, tokens, causal, options), _enclosing(model, list(chosen))
     if any(isinstance(module, torch.jit.ScriptModule) for module in around.values()):
         raise ValueError(f"`model` {type(model).__name__} is traced or scripted, and runs past all hooks: "

@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..base.checks import check_number
+from ..base.checks import check_choice, check_number
 from ..base.points import scalar_dtype, working_dtype
-from ..base.processes import (check_scope, differentiable_gradients, each_process, gathered, global_sum,
+from ..base.processes import (SCOPES, differentiable_gradients, each_process, gathered, global_sum,
                                      process_count, process_rank, rows_of_all, single_process)
-from ..base.states import HiddenStates, check_mask, check_states, check_tokens, layer_numbers
+from ..base.states import TOKENS, HiddenStates, check_mask, check_states, layer_numbers
 from ..geometry.scores import check_count
 from .regularizers import Regularizer
 
@@ -68,8 +68,9 @@ class LayerPenalty(Regularizer):
         scope:str="global",                     # "global": the batch of all processes; "local": each its own
     ):
         super().__init__()
-        self.layers, self.tokens = layer_numbers(-1 if layers is None else layers), check_tokens(tokens)
-        self.scope = check_scope(scope)
+        self.layers = layer_numbers(-1 if layers is None else layers)
+        self.tokens = check_choice("tokens", tokens, TOKENS)
+        self.scope = check_choice("scope", scope, SCOPES)
 
     def penalty(self, x:Tensor)->Tensor: # () of the points of one layer, (n, d)
         raise TypeError(f"{type(self).__name__} defines no `penalty`")

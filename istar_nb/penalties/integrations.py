@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 from transformers import TrainerCallback
 
+from ..base.checks import check_choice
 from ..base.modes import evaluating, same_random_state
 from ..base.processes import all_processes
 from ..base.states import HiddenStates, is_causal, joined, stands_for_text
@@ -100,8 +101,7 @@ class ReferenceCallback(TrainerCallback):
         states:Callable[[nn.Module,dict],HiddenStates]|None=None, # how to get states; None for `model_states`
         strength:RelativeStrength|None=None, # kept with the checkpoints too
     ):
-        if refresh not in ("epoch", "start", None):
-            raise ValueError(f"`refresh` must be 'epoch', 'start' or None, not {refresh!r}")
+        check_choice("refresh", refresh, ("epoch", "start", None))
         self.regularizer, self.refresh, self.states = regularizer, refresh, states
         self.resumed_from, self.ready = None, False
         self.parts = dict(regularizer=regularizer) | ({} if strength is None else dict(strength=strength))
@@ -297,8 +297,7 @@ class IsotropyLoss(nn.Module):
         on:str="tokens",         # its points: "tokens" of the encoder's layers, or "sentences", the embeddings
     ):
         super().__init__()
-        if on not in ("tokens", "sentences"):
-            raise ValueError(f"`on` must be 'tokens' or 'sentences', not {on!r}")
+        check_choice("on", on, ("tokens", "sentences"))
         if isinstance(lam, RelativeStrength):
             raise TypeError("`lam` must be a number: a RelativeStrength counts updates, and this loss sees none")
         name = type(loss).__name__

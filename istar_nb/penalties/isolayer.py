@@ -20,11 +20,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..base.checks import check_number
+from ..base.checks import check_choice, check_number
 from ..base.covariance import Moments
 from ..base.modes import evaluating
 from ..base.points import as_points
-from ..base.processes import averaged, check_scope, processes_of
+from ..base.processes import SCOPES, averaged, processes_of
 from ..geometry.measures import explained_variance
 from ..geometry.scores import isoscore
 
@@ -43,8 +43,7 @@ class IsoLayer(nn.Module):
         super().__init__()
         dim = check_number("dim", dim, "[2, inf)", whole=True)
         depth = check_number("depth", depth, "[1, inf)", whole=True)
-        if activation not in (None, *ACTIVATIONS):
-            raise ValueError(f"`activation` must be one of {', '.join(ACTIVATIONS)} or None, not {activation!r}")
+        check_choice("activation", activation, (*ACTIVATIONS, None))
         self.settings = dict(dim=dim, depth=depth, activation=activation)
         self.layers = nn.ModuleList(nn.Linear(dim, dim) for _ in range(depth))
         for i, layer in enumerate(self.layers):
@@ -82,7 +81,8 @@ class JointLoss(nn.Module):
         alpha:float=0.5,        # α in [0, 1], the weight of the task loss; that of the isotropy loss is 1-α
     ):
         super().__init__()
-        self.smoothing, self.scope = check_number("smoothing", smoothing, "(0, 1)"), check_scope(scope)
+        self.smoothing = check_number("smoothing", smoothing, "(0, 1)")
+        self.scope = check_choice("scope", scope, SCOPES)
         self.alpha = check_number("alpha", alpha, "[0, 1]")
         self.register_buffer("means", torch.zeros(2, dtype=torch.float32))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
@@ -130,7 +130,7 @@ class IsoBN(nn.Module):
         self.register_buffer("std", torch.zeros(dim, dtype=torch.float32))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
         self.settings = dict(dim=dim, momentum=momentum, eps=check_number("eps", eps, "(0, inf)"),
-                             bias_correction=bias_correction, scope=check_scope(scope))
+                             bias_correction=bias_correction, scope=check_choice("scope", scope, SCOPES))
 
     @torch.no_grad()
     def update(self,
@@ -208,8 +208,7 @@ class ClsModel(nn.Module):
     ):
         super().__init__()
         num_labels = check_number("num_labels", num_labels, "[1, inf)", whole=True)
-        if token not in ("first", "last"):
-            raise ValueError(f"`token` must be 'first' or 'last', not {token!r}")
+        check_choice("token", token, ("first", "last"))
         if getattr(encoder, "pooler", None) is not None:
             encoder.pooler = None
         self.encoder, self.config, self.num_labels, self.token = encoder, encoder.config, num_labels, token
@@ -368,8 +367,7 @@ class SecondStage:
             check_number(name, getattr(self, name), "[1, inf)", whole=True)
         check_number("lr", self.lr, "(0, inf)")
         check_number("weight_decay", self.weight_decay, "[0, inf)")
-        if self.loss not in ("joint", "task"):
-            raise ValueError(f"`loss` must be 'joint' or 'task', not {self.loss!r}")
+        check_choice("loss", self.loss, ("joint", "task"))
         IsoLayer(2, self.depth, self.activation)
         JointLoss(self.smoothing, "local", self.alpha)
         if self.activation is not None and self.depth == 1:
@@ -394,8 +392,7 @@ def train_isolayer(
     "Insert an `IsoLayer` into a fine-tuned model and train it, and nothing else, with the joint loss (Section 3)."
     stage, device = SecondStage(**options), train.x.device
     check_number("seed", seed, whole=True)
-    if keep not in ("score", "isoscore"):
-        raise ValueError(f"`keep` must be 'score' or 'isoscore', not {keep!r}")
+    check_choice("keep", keep, ("score", "isoscore"))
     if model.transform is not None:
         raise ValueError(f"`model` already has a transform ({model.transform.kind})")
     for name, features in dict(train=train, held_out=held_out).items():

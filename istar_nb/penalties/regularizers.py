@@ -19,15 +19,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..geometry.batch_scores import PooledUnbiasedScore, check_sentences, sentence_totals
-from ..base.checks import check_number
+from ..base.checks import check_choice, check_number
 from ..base.covariance import Moments, check_covariance, check_zeta
 from ..base.modes import same_buffers, same_random_state
 from ..base.points import working_dtype
-from ..base.processes import check_scope, process_count, processes_of
+from ..base.processes import SCOPES, process_count, processes_of
 from ..geometry.scores import (GramIsoScore, PooledIsoScore, Reference, TooFew, check_facts, few_points,
                                       reference_of)
 from ..geometry.unbiased import zeta_star
-from ..base.states import HiddenStates, check_states, check_tokens, joined, layer_numbers
+from ..base.states import TOKENS, HiddenStates, check_states, joined, layer_numbers
 
 # %% ../../nbs/penalties/00_regularizers.ipynb #7fc517e8
 class Regularizer(nn.Module):
@@ -297,8 +297,8 @@ class ScorePenalty(Regularizer):
         target:float|None=None,                 # score in (0, 1) to pull toward, (ln ι - ln target)²; None for 1 - ι
     ):
         super().__init__()
-        self.layers, self.tokens = layer_numbers(layers), check_tokens(tokens)
-        self.scope = check_scope(scope)
+        self.layers, self.tokens = layer_numbers(layers), check_choice("tokens", tokens, TOKENS)
+        self.scope = check_choice("scope", scope, SCOPES)
         self.target = None if target is None else check_number("target", target, "(0, 1)")
 
     def forward(self, states:HiddenStates, labels:Tensor|None=None)->Tensor: # () float32 (float64 for float64 states)

@@ -17,9 +17,9 @@ import torch.distributed as dist
 from scipy.spatial.distance import pdist, squareform
 from torch import Tensor
 
-from ..base.checks import check_number
+from ..base.checks import check_choice, check_number
 from ..base.points import as_points, check_tensor, from_numpy, peak, working_dtype
-from ..base.processes import check_scope, each_process, gathered, rows_of_all
+from ..base.processes import SCOPES, each_process, gathered, rows_of_all
 from .regularizers import UpdateRegularizer
 from ..base.states import HiddenStates, check_states
 from .trees import power_of_two, spanning_tree
@@ -136,14 +136,6 @@ def persistent_entropy(
 # %% ../../nbs/penalties/02_topology.ipynb #cc590445
 SELECTIONS = ("atienza", "released", "none")
 
-def _check_selection(
-    selection:str, # value to check
-)->str:            # the value, if valid
-    "`selection`, or an error if there is no such choice."
-    if selection not in SELECTIONS:
-        raise ValueError(f"`selection` must be one of {SELECTIONS}, not {selection!r}")
-    return selection
-
 def totals(
     m:np.ndarray, # (N,) bars, the longest last
 )->np.ndarray:    # (N,) C_0 … C_{N-1}
@@ -181,7 +173,7 @@ def features_of(
     selection:str,   # "atienza", "released" or "none"
 )->tuple[np.ndarray,np.ndarray]: # numbers of the features and of the other bars above zero; longest first
     "Which bars are features, and which are noise."
-    _check_selection(selection)
+    check_choice("selection", selection, SELECTIONS)
     order = np.argsort(-bars, kind="stable")[:np.count_nonzero(bars)]
     count = len(order) if selection == "none" else _count_features(bars[order], selection)
     return order[:count], order[count:]
@@ -300,8 +292,8 @@ class EntropyRegularizer(UpdateRegularizer):
         noise:float=0.,          # ≥ 0, weight of the mean length of bars not selected; 0.05 in the released notebook
     ):
         super().__init__()
-        self.selection, self.by_class = _check_selection(selection), by_class
-        self.layer, self.scope = check_number("layer", layer, whole=True), check_scope(scope)
+        self.selection, self.by_class = check_choice("selection", selection, SELECTIONS), by_class
+        self.layer, self.scope = check_number("layer", layer, whole=True), check_choice("scope", scope, SCOPES)
         self.layers, self.maxdim = (self.layer,), check_number("maxdim", maxdim, "[0, inf)", whole=True)
         self.noise = _check_noise(noise, selection)
 

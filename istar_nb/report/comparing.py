@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from tqdm.std import tqdm
 
-from ..base.checks import check_number
+from ..base.checks import check_choice, check_number
 from ..base.files import local_path
 from ..base.matrices import row_keys
 from ..base.points import unit_rows, working_dtype
@@ -337,8 +337,7 @@ def compare(
     memory:float|None=None,            # GB that the sums of a model may take; None: half of the machine's
 )->Comparison:
     "Two models, or a series, on the same texts: CKA and neighbours of all pairs of layers, and paired differences."
-    if tokens not in READINGS:
-        raise ValueError(f"`tokens` must be one of {READINGS}, not {tokens!r}")
+    check_choice("tokens", tokens, READINGS)
     neighbors = check_number("neighbors", neighbors, "[1, inf)", whole=True)
     sample = check_number("sample", sample, "[5, inf)", whole=True)
     things = [str(m) if isinstance(m, Path) else m for m in [a, *(b if isinstance(b, list) else [b])]]

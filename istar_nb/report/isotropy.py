@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .figures import measure_figure, plot_measure
-from ..base.checks import check_number, near
+from ..base.checks import check_choice, check_number, near
 from ..text.features import cut_note
 from ..text.frames import column_texts
 from .clusters import measure_dataset, measure_texts
@@ -61,8 +61,7 @@ class Isotropy:
     )->"Axes":
         "A measure by layer, one line a model, with two standard errors."
         known = [column for column in self.frame().select_dtypes("number") if not column.endswith("_se")]
-        if name not in known:
-            raise ValueError(f"`name` must be one of {', '.join(known)}, not {name!r}")
+        check_choice("name", name, known)
         ax = plot_measure(self.measures, name, ax)
         if len(self.measures) > 1:
             ax.legend()

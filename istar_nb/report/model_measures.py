@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from tqdm.std import tqdm
 
-from ..base.checks import check_number
+from ..base.checks import check_choice, check_number
 from ..base.covariance import check_zeta, shrink
 from ..geometry.dimension import two_nn_with_error
 from ..text.features import Numbering, pool_batches, text_pools
@@ -254,8 +254,7 @@ def read_layers(
     also:Callable[[int,HiddenStates,Tensor,Tensor],None]|None=None, # sees layer, states, `text_numbers`, texts taken in
 )->dict[int,Measurement]:
     "The measurements of every layer, when all is read."
-    if tokens not in READINGS:
-        raise ValueError(f"`tokens` must be one of {READINGS}, not {tokens!r}")
+    check_choice("tokens", tokens, READINGS)
     found, memory, kept = {}, allowed_memory(memory, 1/2), layer_numbers(layers)
     read = LayerReader(model, kept)
     for numbers, inputs in model_inputs(model, batches, bar):

@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 
 from .executors import Event, Job, Resources, executors
 from .grids import Plan, grid, option_types, plan, show_plan, whole_numbers, with_seeds
-from ..base.checks import check_number
+from ..base.checks import check_choice, check_number
 from ..base.files import absolute, folder_beside, json_files, open_root, read_text, write_whole
 from ..base.programs import check_alone
 from ..training.records import RunRecord, finite, iterate_records, other_origin, remedy
@@ -94,8 +94,7 @@ def _executor(name:str|None, places:Resources)->str:
     "The name of an executor; an error for one that does not go with the places."
     several = places.processes_per_run
     name = name or ("processes" if several > 1 or places.workers else "local")
-    if name not in executors:
-        raise ValueError(f"`executor` must be one of {', '.join(map(repr, executors))}, not {name!r}")
+    check_choice("executor", name, tuple(executors))
     if name == "local" and several > 1:
         raise ValueError(f"`executor` 'local' is this process alone, and `processes_per_run` is {several}: "
                          "choose 'processes'")

@@ -30,7 +30,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from ..base.checks import near
+from ..base.checks import check_choice, near
 from ..base.files import files_sha256, local_path
 from ..base.states import HiddenStates, layer_count, stands_for_text
 from ..penalties.isolayer import ClsModel
@@ -389,8 +389,7 @@ def load_encoder(
 )->Encoder:                     # model in train mode off, and its tokenizer
     "A pretrained encoder with its tokenizer; a new head is drawn from torch's global generator."
     name = str(name)
-    if dtype not in ("float32", "bfloat16", "float16", "auto"):
-        raise ValueError(f"`dtype` must be 'float32', 'bfloat16', 'float16' or 'auto', not {dtype!r}")
+    check_choice("dtype", dtype, ("float32", "bfloat16", "float16", "auto"))
     loading = dict(dtype=dtype) | (dict(device_map=device_map) if device_map is not None else {})
     if isinstance(device_map, str) and device_map not in ("auto", "balanced", "balanced_low_0", "sequential"):
         try:

@@ -27,6 +27,7 @@ from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import LoggerType, broadcast_object_list, set_seed
 from torch import Tensor, nn
 
+from ..base.checks import check_choice
 from ..base.covariance import covariance
 from ..base.modes import emulates_bf16, joinable_accelerators, random_state, set_random_state
 from ..base.processes import all_processes
@@ -51,8 +52,7 @@ def make_accelerator(
     log_folder:str|Path="runs/logs", # for trackers that write files
 )->Accelerator:                      # on which all processes of a launcher act as one, also where there are only CPUs
     "An accelerator with the run's precision; one process can make several, one after another."
-    if tracker not in (None, *(known := [kind.value for kind in LoggerType])):
-        raise ValueError(f"`tracker` must be one of {', '.join(known)}, not {tracker!r}")
+    check_choice("tracker", tracker, [None, *(kind.value for kind in LoggerType)])
     AcceleratorState._reset_state()
     GradientState._reset_state()
     count, precision = place_of_process()[1], {"fp32": "no"}.get(config.precision, config.precision)
