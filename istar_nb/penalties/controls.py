@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 from ..base.checks import check_number
 from ..base.covariance import Moments, check_covariance
-from ..base.modes import evaluating
 from ..base.processes import all_processes, averaged
-from ..base.states import HiddenStates
+from ..base.states import HiddenStates, evaluating
 from ..geometry.scores import isoscore_from_cov, pooled_mean
 from .regularizers import IStar, Regularizer
 

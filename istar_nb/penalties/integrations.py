@@ -21,9 +21,9 @@ from torch.utils.data import IterableDataset
 from transformers import TrainerCallback
 
 from ..base.checks import check_choice
-from ..base.modes import evaluating, same_random_state
+from ..base.modes import same_random_state
 from ..base.processes import all_processes
-from ..base.states import HiddenStates, is_causal, joined, stands_for_text
+from ..base.states import HiddenStates, evaluating, is_causal, joined, stands_for_text
 from .controls import RelativeStrength, check_strength
 from .regularizers import Regularizer, check_penalty, check_regularizer, show_update
 

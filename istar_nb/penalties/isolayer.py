@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from ..base.checks import check_choice, check_number
 from ..base.covariance import Moments
-from ..base.modes import evaluating
 from ..base.points import as_points
 from ..base.processes import SCOPES, averaged, processes_of
+from ..base.states import evaluating
 from ..geometry.measures import explained_variance
 from ..geometry.scores import isoscore
 

@@ -30,11 +30,11 @@ from ..text.features import Numbering, pool_batches, text_pools
 from ..text.encoders import Encoder, LayerReader, fit_tokenizer, load_encoder, padding_matters, text_part
 from ..base.files import local_path
 from ..base.matrices import has_columns, matrix_units
-from ..base.modes import evaluating
 from ..base.points import as_points, working_dtype
 from ..base.programs import forks, from_first, place_of_process, progress_bar, share_out, waiting
 from ..training.records import finite
-from ..base.states import HiddenStates, choose_layers, configs_of, layer_count, layer_numbers, token_mask
+from ..base.states import (HiddenStates, choose_layers, configs_of, evaluating, layer_count, layer_numbers,
+                                  token_mask)
 from ..geometry.scores import isoscore_from_cov
 from ..geometry.halves import Estimates, Halves, allowed_memory, keys_of, measures_of, read_batch
 from ..geometry.sums import covariance_of

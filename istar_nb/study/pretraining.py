@@ -20,9 +20,10 @@ from accelerate.utils import set_seed
 from torch import Tensor, nn
 
 from .corpus import Corpus, gather_texts, generator_of, mask_tokens, pack, train_tokenizer
+from ..base.states import read_states
 from ..geometry.dimension import two_nn
 from ..text.encoders import Encoder, forward_with_states, load_encoder, pretrained_folder, quiet
-from ..training.evaluation import LayerMoments, defined, host_masked, read_states
+from ..training.evaluation import LayerMoments, defined, host_masked
 from ..base.files import check_writable, folder_beside, local_path
 from ..penalties.isolayer import ClsModel
 from ..geometry.measures import sv_anisotropy

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['okabe_ito', 'METHODS', 'penalties', 'options', 'owners', 'schema', 'run_file', 'MethodName', 'defaults', 'Option',
-           'parameters_of', 'Method', 'method_options', 'method_of', 'has_penalty', 'imported', 'check_options',
-           'allowed', 'fits', 'check_type', 'Described', 'with_options', 'RunConfig']
+           'parameters_of', 'Method', 'method_options', 'method_of', 'has_penalty', 'check_options', 'allowed', 'fits',
+           'check_type', 'Described', 'with_options', 'RunConfig']
 
 # %% ../../nbs/training/02_runs.ipynb #2dddff2a
 import ast
@@ -16,10 +16,9 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
-from importlib import import_module
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from types import NoneType
@@ -27,7 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, get_
 
 import numpy as np
 
-from ..base.checks import check_number, near
+from ..base.checks import check_number, imported, near
 from ..text.tasks import TASKS, Task, own_name, own_task
 
 # %% ../../nbs/training/02_runs.ipynb #08dad3c8
@@ -230,19 +229,6 @@ def has_penalty(method:str)->bool: # of the table, or any other name, which is t
     return method not in METHODS or bool(METHODS[method].penalty)
 
 # %% ../../nbs/training/02_runs.ipynb #9m510004
-def imported(
-    place:str, # "module:name"
-)->Callable:
-    "The class or function of that name, also from the folder where one works."
-    module, _, name = place.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-    try:
-        return getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as e:
-        raise ValueError(f"`method` {place!r} cannot be imported: {e}") from None
-
-
 def check_options(
     c, # configuration of a run
 )->None:
@@ -251,7 +237,7 @@ def check_options(
     if any(getattr(c, name) != option.default for name, option in row.options.items()):
         place = row.penalty or row.module or row.stage
         first = (2,) if row.module else ()    # a number of dimensions
-        imported(place)(*first, **c.arguments)
+        imported("method", place)(*first, **c.arguments)
 
 # %% ../../nbs/training/02_runs.ipynb #088e843a
 @cache

@@ -27,12 +27,12 @@ from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import LoggerType, broadcast_object_list, set_seed
 from torch import Tensor, nn
 
-from ..base.checks import check_choice
+from ..base.checks import check_choice, imported
 from ..base.covariance import covariance
 from ..base.modes import emulates_bf16, joinable_accelerators, random_state, set_random_state
 from ..base.processes import all_processes
 from ..base.programs import place_of_process, progress_bar
-from ..base.states import HiddenStates, is_causal, layer_count
+from ..base.states import HiddenStates, is_causal, layer_count, read_states
 from ..penalties.controls import (Placebo, RandomDirection, RelativeStrength, TurnedPlacebo, make_map, ramp,
                                          reparametrise)
 from ..penalties.isolayer import ClsModel, cls_features, train_isolayer
@@ -40,9 +40,9 @@ from ..penalties.regularizers import Regularizer, WholeUpdate, check_penalty, ch
 from ..text.encoders import Encoder, forward_with_states, load_encoder
 from ..text.features import TaskRows
 from ..text.tasks import Task, load_task, task_metrics
-from .evaluation import (batch_geometry, evaluate, padding_gradient, read_states, rounded,
+from .evaluation import (batch_geometry, evaluate, host_masked, padding_gradient, rounded,
                                           state_sketch)
-from .runs import Described, RunConfig, imported
+from .runs import Described, RunConfig
 from .records import RunRecord, environment, model_hashes
 
 # %% ../../nbs/training/08_updates.ipynb #49a08e5e
@@ -176,16 +176,20 @@ def make_model(
     hub:bool=False,    # allow downloads from the Hugging Face hub
 )->Encoder:            # model and tokenizer
     "The pretrained encoder under the configuration's head."
-    if config.head == "own":
-        return load_encoder(config.model, task, hub=hub)
-    if task.kind == "span":
+    own = config.head == "own"
+    if task.kind == "span" and not own:
         raise ValueError(f"`head` 'linear' (method {config.method!r}) reads [CLS], and {task.name!r} asks for spans")
-    encoder, tokenizer = load_encoder(config.model, hub=hub)
+    encoder, tokenizer = load_encoder(config.model, task if own else None, hub=hub)
+    deepest = layer_count(encoder)
+    if config.layers is not None and config.layers[-1] > deepest:
+        raise ValueError(f"`layers` names layer {config.layers[-1]}, and there are layers 0 to {deepest}")
+    if own:
+        return Encoder(encoder, tokenizer)
     if isinstance(encoder, ClsModel):
         encoder = encoder.encoder    # a saved one; only its encoder is taken
-    module = config.method_row.module    # between [CLS] and the head
-    transform = imported(module)(encoder.config.hidden_size, **config.arguments) if module else None
     token = "last" if is_causal(encoder) else "first"    # a causal model has seen all only at the end
+    module = config.method_row.module    # between [CLS] and the head
+    transform = imported("method", module)(encoder.config.hidden_size, **config.arguments) if module else None
     return Encoder(ClsModel(encoder, task.num_labels, transform, token=token), tokenizer)
 
 # %% ../../nbs/training/08_updates.ipynb #1d70d57c
@@ -208,7 +212,7 @@ def _reparametrise(c:RunConfig, model:ClsModel, data:TaskRows)->None:
         return
     some = data.batches(data.features, c.seed, 0)[:math.ceil(2000/c.batch_size)]
     batches = (data.collate([data.features[i] for i in rows]) for rows in some)
-    points = torch.cat([states.points(-1) for _, states in read_states(model, batches)])
+    points = torch.cat([states.points(-1) for _, states in read_states(model, batches, host_masked)])
     change = make_map(covariance(points.double()), c.start, c.shape)
     reparametrise(model, change)
 
@@ -219,7 +223,7 @@ def make_penalty(
 )->Regularizer:
     "The penalty of a run."
     c, row = config, config.method_row
-    make = imported(row.penalty)
+    make = imported("method", row.penalty)
     takes = inspect.signature(make).parameters if row.takes is None else row.takes
     said = dict(layers=c.layers, tokens=c.tokens, target=c.target, by_class=kind == "classification")
     if "layer" in takes and c.layers is not None:
@@ -234,11 +238,9 @@ def make_penalty(
     return WholeUpdate(penalty) if c.whole_update and not penalty.needs_update else penalty
 
 # %% ../../nbs/training/08_updates.ipynb #a7ad34d0
-def _check_fit(data:TaskRows, deepest:int, world:int)->None:
-    "An error for what the model, whose layers end with `deepest`, or the rows do not have."
+def _check_rows(data:TaskRows, world:int)->None:
+    "An error for rows that are too few."
     c = data.config
-    if c.layers is not None and c.layers[-1] > deepest:
-        raise ValueError(f"`layers` names layer {c.layers[-1]}, and there are layers 0 to {deepest}")
     if c.method_row.aside and min(len(data.train), len(data.stop)) < 3:
         raise ValueError(f"task {data.task.name!r} leaves {len(data.train)} rows to train on and {len(data.stop)} to "
                          f"the second stage of method {c.method!r}, and 3 of each are needed")
@@ -268,7 +270,7 @@ def fine_tuning(
     set_seed(c.seed)                        # the same head on every process
     model, tokenizer = make_model(c, data.task, hub)
     data.read(tokenizer)
-    _check_fit(data, layer_count(model), world)
+    _check_rows(data, world)
     if c.reparametrised:
         _reparametrise(c, model, data)
     if c.gradient_checkpointing:
@@ -310,7 +312,7 @@ def refresh_reference(setup:Setup, updates:int=0)->None:
         return
     if epoch == 0 or setup.config.refresh == "epoch":
         batches = setup.data.batches(setup.data.features, setup.config.seed+1, epoch)
-        read = read_states(setup.bare, (shared(setup, rows) for rows in batches))
+        read = read_states(setup.bare, (shared(setup, rows) for rows in batches), host_masked)
         states = (states for _, states in read)
         penalty.collect(progress_bar(states, f"epoch {epoch+1}: reference Σ_S", setup.bars))
 

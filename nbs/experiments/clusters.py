@@ -19,12 +19,13 @@ from pathlib import Path
 import istar_nb as inb
 import numpy as np
 import torch
+from istar_nb.base.states import read_states
 from istar_nb.geometry.scores import isoscore, isoscore_with_error
 from istar_nb.geometry.second_moments import class_variances
 from istar_nb.report.statistics import sign_flip_test, student_interval
 from istar_nb.text.encoders import load_encoder
 from istar_nb.text.features import Collator, encode
-from istar_nb.training.evaluation import read_states
+from istar_nb.training.evaluation import host_masked
 from istar_nb.training.records import find_record
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]/"benchmarks"))
@@ -49,7 +50,7 @@ def states_of(folder, data):
     encoder = load_encoder(folder, data.task)
     features, collate = encode(data.validation, data.task, encoder.tokenizer), Collator(encoder.tokenizer)
     batches = (collate(features[i:i+32]) for i in range(0, len(features), 32))
-    return torch.cat([states.points(-1, "cls") for _, states in read_states(encoder.model, batches)])
+    return torch.cat([states.points(-1, "cls") for _, states in read_states(encoder.model, batches, host_masked)])
 
 
 def trained(config, root, data, data_dir):
