@@ -280,8 +280,17 @@ def test_a_store_holds_files_and_a_packed_file(tmp_path):
     fourth = RunConfig(seed=3)
     edited = tmp_path/f"{fourth.id}.json"
     edited.write_text(json.dumps(older | dict(id=fourth.id, config=asdict(fourth.complete))), encoding="utf-8")
-    assert pack_records(tmp_path) == 3 and record_json(tmp_path, third.id) == lines and edited.exists()
+    with pytest.warns(UserWarning, match=f"{fourth.id}.json stays as it is"): assert pack_records(tmp_path) == 3
+    assert record_json(tmp_path, third.id) == lines and edited.exists()
     assert len(list(iterate_records(tmp_path))) == 4
+
+
+def test_files_that_look_like_records_are_not_packed(tmp_path):
+    save_record(finished(0.2, [0.1]), tmp_path)
+    for name in ("odd", "0123456789abcdef"):
+        (tmp_path/f"{name}.json").write_text(f'{{"x": 1,\n "id": "{name}"}}\n', encoding="utf-8")
+    with pytest.warns(UserWarning, match="stays as it is"): assert pack_records(tmp_path) == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"odd.json", "0123456789abcdef.json", packed_file}
 
 
 def test_a_pack_that_is_cut_short_is_named(tmp_path):

@@ -223,12 +223,14 @@ def record_texts(
 def _fields_of(name:str, text:str)->dict|None: # None for a file that is no record, or was edited by hand
     "The fields of a record's file."
     try:
+        record_path("", name)    # an error for a name that no run has
         values = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(values, dict) or values.get("id") != name:
-        return None
-    return values if text == _object({key: _lines(value) for key, value in values.items()}) else None
+        if {"config", "schema"} <= values.keys() and values["id"] == name and text == _object(
+                {key: _lines(value) for key, value in values.items()}):
+            return values
+    except (ValueError, AttributeError, LookupError, RecursionError):
+        pass
+    warnings.warn(f"{name}.json stays as it is: no run has written it so", stacklevel=3)
 
 
 def _column(name:str, rows:Sequence[dict])->tuple: # its description, and what it holds
