@@ -1,6 +1,7 @@
 "One store, many writers: eight processes at once, on disk and on a local S3 server (given s3fs and moto)."
 import json
 import sys
+import threading
 import warnings
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from istar_nb.report.figures import comparison_figure
 from istar_nb.report.judging import judge, read_runs
 from istar_nb.base.files import open_root
 from istar_nb.sweeps.grids import compare_stores, load_records
+from istar_nb.training import records
 from istar_nb.training.records import (RunRecord, find_record, iterate_records, pack_records, packed_file, record_json,
                                        record_texts, save_record)
 from istar_nb.app.explorers import compact_runs
@@ -291,6 +293,33 @@ def test_files_that_look_like_records_are_not_packed(tmp_path):
         (tmp_path/f"{name}.json").write_text(f'{{"x": 1,\n "id": "{name}"}}\n', encoding="utf-8")
     with pytest.warns(UserWarning, match="stays as it is"): assert pack_records(tmp_path) == 1
     assert {path.name for path in tmp_path.iterdir()} == {"odd.json", "0123456789abcdef.json", packed_file}
+
+
+def test_two_packs_at_once_lose_nothing(tmp_path, monkeypatch):
+    "Another run ends, and another pack begins, when the first has read the store."
+    runs, write = [finished(0.2, [0.1], seed=seed) for seed in range(2)], records.write_whole
+    save_record(runs[0], tmp_path)
+    other = threading.Thread(target=pack_records, args=[tmp_path])
+    def meanwhile(fs, path, content):
+        monkeypatch.setattr(records, "write_whole", write)
+        save_record(runs[1], tmp_path)
+        other.start()
+        other.join(0.5)
+        write(fs, path, content)
+    monkeypatch.setattr(records, "write_whole", meanwhile)
+    assert pack_records(tmp_path) == 1
+    other.join()
+    assert set(record_texts(tmp_path)) == {(run.id, run.to_json()) for run in runs}
+    assert [path.name for path in tmp_path.iterdir()] == [packed_file]
+
+
+def test_a_record_that_is_packed_while_others_are_read_is_read_too(tmp_path):
+    runs = [finished(0.2, [0.1], seed=seed) for seed in range(2)]
+    for run in runs: save_record(run, tmp_path)
+    reading = record_texts(tmp_path)
+    first, _ = next(reading)
+    pack_records(tmp_path)
+    assert {first, *(name for name, _ in reading)} == {run.id for run in runs}
 
 
 def test_a_pack_that_is_cut_short_is_named(tmp_path):

@@ -23,7 +23,7 @@ from typing import ClassVar, Literal, Self, TypeVar
 import numpy as np
 
 import istar_nb
-from ..base.files import files_sha256, json_files, open_root, read_text, write_whole
+from ..base.files import files_sha256, folder_beside, json_files, open_root, read_text, run_lock, write_whole
 from .runs import Described, RunConfig, check_type, schema
 from ..text.tasks import load_task, one_answer
 
@@ -215,7 +215,7 @@ def record_texts(
             continue
         text = read_text(fs, files[name]) if name in files else None
         if text is None:
-            text = packed.get(name)
+            text = packed.get(name) or _packed(fs, folder, [name]).get(name)    # packed meanwhile
         if text is not None:
             yield name, text
 
@@ -230,7 +230,7 @@ def _fields_of(name:str, text:str)->dict|None: # None for a file that is no reco
             return values
     except (ValueError, AttributeError, LookupError, RecursionError):
         pass
-    warnings.warn(f"{name}.json stays as it is: no run has written it so", stacklevel=3)
+    warnings.warn(f"{name}.json stays as it is: no run has written it so", stacklevel=4)
 
 
 def _column(name:str, rows:Sequence[dict])->tuple: # its description, and what it holds
@@ -244,10 +244,8 @@ def _column(name:str, rows:Sequence[dict])->tuple: # its description, and what i
     return pa.field(name, pa.string(), metadata=dict(format="json")), texts
 
 
-def pack_records(
-    root:str|Path, # folder or fsspec URL of the store
-)->int:            # how many records are in the table
-    "Put the records of a store into one table, and remove their files; what is no record stays as it is."
+def _pack(root:str|Path)->int:
+    "Do what `pack_records` does, alone."
     import pyarrow as pa
     from pyarrow.parquet import write_table
     fs, folder = open_root(root)
@@ -268,6 +266,17 @@ def pack_records(
         if read_text(fs, path := record_path(root, name)) == text:
             fs.rm_file(path)
     return len(found)
+
+
+def pack_records(
+    root:str|Path, # folder or fsspec URL of the store
+)->int:            # how many records are in the table
+    "Put the records of a store into one table, and remove their files; what is no record stays as it is."
+    fs, folder = open_root(root)
+    if not fs.isdir(folder):
+        return 0
+    with run_lock(folder_beside(root, ".packing"), wait=True):    # of two at once, the last would undo the first
+        return _pack(root)
 
 # %% ../../nbs/training/03_records.ipynb #e11041ec
 def find_record(
