@@ -1,7 +1,9 @@
 "Fit for retrieval? The command on files, models and labels, and verdicts that more texts cannot turn."
 import json
+import os
 import subprocess
 import sys
+import threading
 import warnings
 
 import numpy as np
@@ -13,7 +15,7 @@ from torch import nn
 
 import istar_nb as inb
 from istar_nb.app.cli import main
-from istar_nb.app.measuring import _table
+from istar_nb.app.measuring import TextOptions, _table
 from istar_nb.embeddings.health import health
 from istar_nb.embeddings.reading import sentence_vectors
 from istar_nb.text.tasks import load_task
@@ -87,6 +89,17 @@ def test_classes_are_read_from_every_table_that_texts_are(run, tmp_path):
         assert code == 0 and "variance between classes" in said and f"{len(set(TEXTS))} texts" in said, said
     code, said = run("health", "tiny-bert", "a.csv", "--column", "text", "--label", "year")
     assert code == 2 and "has no column 'year'" in said
+
+
+def test_texts_and_their_classes_come_through_one_pipe(tmp_path):
+    os.mkfifo(tmp_path/"pipe.csv")
+    content = b"text,topic\nOne.,a\nTwo.,\nThree.,b\n"
+    threading.Thread(target=(tmp_path/"pipe.csv").write_bytes, args=[content], daemon=True).start()
+    rows, said = TextOptions(str(tmp_path/"pipe.csv"), "text").read("topic")
+    assert list(rows) == [("One.", "a"), ("Three.", "b")] and said == "text of pipe.csv"
+    (tmp_path/"none.csv").write_bytes(b"text,topic\nOne.,\n")
+    with pytest.raises(ValueError, match="no text with a 'topic'"):
+        TextOptions(str(tmp_path/"none.csv"), "text").read("topic")
 
 
 @pytest.mark.parametrize("words, message", [

@@ -72,7 +72,9 @@ class TextOptions:
         "Whether there are texts."
         return self.text is not None or self.task is not None
 
-    def read(self)->tuple[Iterator[tuple[str,...]],str]: # one string each, or two for pairs; where they come from
+    def read(self,
+        label:str|None=None, # column of labels, beside the texts of a table
+    )->tuple[Iterator[tuple],str]: # one string each, two for pairs, or a string and its label; where they come from
         "The texts; an error if there are none."
         if self.text is None:
             from istar_nb.text.tasks import load_task
@@ -89,10 +91,16 @@ class TextOptions:
         if not files:
             raise ValueError(f"there is no .txt file in {self.text}: of tables, say with --column which texts to "
                              "measure, or name those of points, such as 'folder/*.parquet'")
-        lines = chain.from_iterable(map(_lines_of, files))
-        texts = islice(((cell,) for cell in column_texts(self.text, self.column)) if table else lines, self.limit)
+        if label is not None:
+            rows = labelled_texts(self.text, self.column, label)
+        elif table:
+            rows = ((cell,) for cell in column_texts(self.text, self.column))
+        else:
+            rows = chain.from_iterable(map(_lines_of, files))
+        texts = islice(rows, self.limit)
         if (first := next(texts, None)) is None:
-            raise ValueError(f"column {self.column!r} of {path} has no text" if table else f"{path} has no text")
+            without = "no text" if label is None else f"no text with a {label!r}"
+            raise ValueError(f"column {self.column!r} of {path} has {without}" if table else f"{path} has no text")
         from istar_nb.report.model_measures import readable
         name = readable(path.name or path.absolute().name)
         if self.text == "-":
@@ -325,8 +333,7 @@ def health_command(
     if texts.task is not None:
         given, source = _task_arguments(texts), f"{texts.task} (training rows)"
     elif texts.given:
-        listed, source = texts.read()
-        rows = listed if label is None else islice(labelled_texts(texts.text, texts.column, label), texts.limit)
+        rows, source = texts.read(label)
         given = dict(zip(("texts", "labels"), map(list, zip(*rows))))
     if pairs is not None:
         given["pairs"] = _table(pairs, 3, "--pairs")

@@ -13,7 +13,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain, islice, tee
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -303,7 +303,7 @@ def text_cells(
         yield " ".join(cell) if words else cell
 
 # %% ../../nbs/text/00_frames.ipynb #7e01a2b5
-def _column_parts(file:str, column:str|None)->Iterator[tuple[list[str],Iterable]]: # names of columns, cells of one
+def _column_parts(file:str, *columns:str|None)->Iterator[tuple[list[str],list[Iterable]]]: # all names, some cells
     "A table, or what `save_to_disk` has written, in parts; at first the names alone."
     try:
         if (kind := file_format(Path(file))) is None:
@@ -311,33 +311,35 @@ def _column_parts(file:str, column:str|None)->Iterator[tuple[list[str],Iterable]
             found = datasets.load_from_disk(file)
             for table in found.values() if isinstance(found, dict) else [found]:
                 yield table.column_names, []
-                yield from ((table.column_names, part[column]) for part in table.iter(8192))
+                yield from ((table.column_names, list(map(part.get, columns))) for part in table.iter(8192))
         elif kind == ".parquet":
             import pyarrow.parquet as parquet
             with _open(file) as opened:
                 names = (table := parquet.ParquetFile(opened)).schema_arrow.names
                 yield names, []
-                yield from ((names, part.column(0).to_pylist()) for part in table.iter_batches(8192, columns=[column]))
+                for part in table.iter_batches(8192, columns=list(columns)):
+                    yield names, [part.column(column).to_pylist() for column in columns]
         else:
-            rows, found = _text_rows(file), {}    # what the first cells mean, if not themselves
+            rows, found = _text_rows(file), {}    # what the first cells of a column mean, if not themselves
             while part := [row for _, row in islice(rows, 8192)]:
-                cells = [row.get(column) for row in part]
+                cells = {column: [row.get(column) for row in part] for column in columns}
                 if _formats[kind] == "csv":
-                    found = found or _meanings(filter(None, cells))
-                    cells = [found.get(cell, cell) for cell in cells]
-                yield list(dict.fromkeys(name for row in part for name in row)), cells
+                    found = found or {column: _meanings(filter(None, cells[column])) for column in columns}
+                    cells = {column: [found[column].get(cell, cell) for cell in cells[column]] for column in columns}
+                yield list(dict.fromkeys(name for row in part for name in row)), [cells[column] for column in columns]
     except Exception as e:
         raise _unreadable(file, e) from e
 
 
-def _column_cells(file:str, column:str|None)->Iterator[object]: # "" for an empty one
-    for names, cells in _column_parts(file, column):
+def _column_cells(file:str, *columns:str|None)->Iterator[tuple]: # a row's cells; "" for an empty one
+    for names, cells in _column_parts(file, *columns):
         has = ", ".join(map(repr, names))
-        if column is None:
-            raise ValueError(f"{file} is a table: say with `column` which column to measure; it has {has}")
-        if column not in names:
-            raise ValueError(f"{file} has no column {column!r}{near(column, names)}; it has {has}")
-        yield from ("" if cell is None else cell for cell in cells)
+        for column in columns:
+            if column is None:
+                raise ValueError(f"{file} is a table: say with `column` which column to measure; it has {has}")
+            if column not in names:
+                raise ValueError(f"{file} has no column {column!r}{near(column, names)}; it has {has}")
+        yield from zip(*(["" if cell is None else cell for cell in each] for each in cells))
 
 
 def _tables_of(source:str|Path)->list[str]: # as of `column_texts`
@@ -356,7 +358,7 @@ def column_texts(
 )->Iterator[str]:
     "The texts of a column that are not blank, read when they are needed, the files in the order of their names."
     for file in _tables_of(source):
-        yield from filter(str.strip, text_cells(_column_cells(file, column), file, column))
+        yield from filter(str.strip, text_cells((cell for cell, in _column_cells(file, column)), file, column))
 
 
 def labelled_texts(
@@ -366,8 +368,9 @@ def labelled_texts(
 )->Iterator[tuple[str,object]]:
     "The texts of a column and their labels, without rows that lack one of them."
     for file in _tables_of(source):
-        texts = text_cells(_column_cells(file, column), file, column)
-        yield from (pair for pair in zip(texts, _column_cells(file, label)) if pair[0].strip() and pair[1] != "")
+        rows, same = tee(_column_cells(file, column, label))    # read once: it may be a pipe
+        texts = text_cells((text for text, _ in rows), file, column)
+        yield from ((text, mark) for text, (_, mark) in zip(texts, same) if text.strip() and mark != "")
 
 # %% ../../nbs/text/00_frames.ipynb #d2f7f6e5
 def own_rows(
