@@ -22,6 +22,7 @@ from istar_nb.text.frames import column_texts, read_alike, read_splits
 from istar_nb.training.records import answers_of, iterate_records
 from istar_nb.training.runs import RunConfig
 from istar_nb.sweeps.sweeps import sweep
+from istar_nb.report.judging import judge
 from istar_nb.text.tasks import Task, load_task, own_task
 from istar_nb.training.training import train
 from toy_task import write_model
@@ -310,9 +311,13 @@ def test_labels_that_are_neither_text_nor_numbers_are_named(labels):
 def test_an_infinite_label_and_a_share_are_named_as_the_user_knows_them():
     table = pd.DataFrame(dict(text=["Some words."]*60, stars=np.arange(60.)/7))
     with pytest.raises(ValueError, match="`hold_out`"): Task.from_frame(table, "text", "stars", hold_out=0)
-    table.loc[40, "stars"] = float("inf")
-    with pytest.raises(ValueError, match="column 'stars' is infinite in row 40"):
-        Task.from_frame(table, "text", "stars")
+    for endless in (float("inf"), 10**400):
+        rows = table.to_dict("records")
+        rows[40]["stars"] = endless
+        with pytest.raises(ValueError, match="column 'stars' is infinite or too large in row 40"):
+            Task.from_frame(rows, "text", "stars")
+    runs = pd.DataFrame(dict(arm=["a", "b"], seed=0, score=[0.5, 10**400]))
+    with pytest.raises(ValueError, match="column 'score' is 1000.* in row 1"): judge(runs, "a")
 
 
 def test_a_table_of_arrow_is_a_table():

@@ -111,7 +111,7 @@ def _numbers(
             return float("nan")
         try:
             return float(cell)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             raise ValueError(f"`runs`: column {name!r} is {cell!r:.60} in {row_place(where, row)}, and numbers are "
                              "wanted") from None
     return frame[[]].assign(number=list(map(number, frame.index, frame[name]))).number

@@ -12,6 +12,7 @@ import csv
 import json
 import math
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, tee
 from numbers import Integral, Real
@@ -387,9 +388,9 @@ def own_rows(
     columns = {name: list(text_cells(cells, where, name)) for name, cells in columns.items()}
     columns["label"] = _column(rows, label, where)
     labels = columns["label"]
-    endless = [i for i, cell in enumerate(labels) if isinstance(cell, float) and math.isinf(cell)]
+    endless = [i for i, cell in enumerate(labels) if isinstance(cell, Real) and abs(cell) > sys.float_info.max]
     if endless:
-        raise ValueError(f"{where}: column {label!r} is infinite in {row_place(where, endless[0])}")
+        raise ValueError(f"{where}: column {label!r} is infinite or too large in {row_place(where, endless[0])}")
     gaps = [i for i, cell in enumerate(labels) if str(cell).lower() in ("nan", "na", "n/a", "null", "none")]
     others = pd.Series(labels, dtype=object).drop(gaps)
     if gaps and len(others) and pd.to_numeric(others, errors="coerce").notna().all():
