@@ -363,6 +363,15 @@ def test_a_named_pipe_gives_the_rows_of_its_file(ending, tmp_path):
     assert read_alike(numbers, pipe) == [dict(train=plain.to_dict("records")), read_splits(path)]
 
 
+@pytest.mark.parametrize("place", [dict(ISTAR_WATCHED="1"), dict(WORLD_SIZE="2", RANK="1")])
+def test_a_pipe_is_for_one_process(place, tmp_path, monkeypatch):
+    "Each of several would wait for rows that another one has read."
+    os.mkfifo(tmp_path/"pipe.csv")
+    for name, value in place.items(): monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match="pipe.csv is a pipe, which only one process can read"):
+        own_task(tmp_path/"pipe.csv", "text", "label")
+
+
 def test_a_folder_for_validation_must_say_which_split_it_is(tmp_path):
     table = pd.DataFrame(dict(text=["Good.", "Bad."]*6, label=["good", "bad"]*6))
     train, rest = write(tmp_path, "csv", table), tmp_path/"rest"

@@ -30,6 +30,7 @@ import numpy as np
 
 from ..base.checks import check_number, near
 from ..base.files import local_path
+from ..base.programs import place_of_process, watched
 from .frames import (class_names, frame_rows, label_kind, number_labels, own_rows, read_alike, read_splits,
                                   stratified_split)
 
@@ -408,6 +409,9 @@ def own_task(
 )->Task:
     "The task of a reader's own files."
     paths = [None if path is None else local_path(path) for path in (train, validation)]
+    if any(path.is_fifo() for path in filter(None, paths)) and (watched() or place_of_process()[1] > 1):
+        raise ValueError(f"{train if paths[0].is_fifo() else validation} is a pipe, which only one process can read: "
+                         "write its rows to a file")
     files = [file for path in filter(None, paths) for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
     stamps = tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file())
     return _read_task(*paths, (text,) if text2 is None else (text, text2), label, stamps)
