@@ -363,6 +363,17 @@ def test_a_named_pipe_gives_the_rows_of_its_file(ending, tmp_path):
     assert read_alike(numbers, pipe) == [dict(train=plain.to_dict("records")), read_splits(path)]
 
 
+def test_a_folder_without_training_rows_is_not_measured_on_those_it_learns_from(tmp_path):
+    "A single table is divided, whatever its name; of several, one must be for training."
+    rows = "text,label\n" + "".join(f"Text {i}.,{i % 2}\n" for i in range(20))
+    (tmp_path/"validation.csv").write_text(rows, encoding="utf-8")
+    task = load_task(own_task(tmp_path, "text", "label"))
+    assert (len(task.train), len(task.validation)) == (16, 4)
+    (tmp_path/"test.csv").write_text(rows, encoding="utf-8")
+    with pytest.raises(ValueError, match="has the splits test, validation, and none called train"):
+        own_task(tmp_path, "text", "label")
+
+
 @pytest.mark.parametrize("place", [dict(ISTAR_WATCHED="1"), dict(WORLD_SIZE="2", RANK="1")])
 def test_a_pipe_is_for_one_process(place, tmp_path, monkeypatch):
     "Each of several would wait for rows that another one has read."

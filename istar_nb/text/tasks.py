@@ -385,13 +385,15 @@ def own_name(
 def _read_task(train:Path, validation:Path|None, texts:tuple[str,...], label:str, stamps:tuple)->Task:
     "The task of a file or two, which have these sizes and times."
     splits, *others = read_alike(*filter(None, (train, validation)))
-    held = splits.get("validation")
+    name = "train" if "train" in splits or len(splits) > 1 else next(iter(splits))
+    if name not in splits:
+        raise ValueError(f"`train` {str(train)!r} has the splits {', '.join(splits)}, and none called train")
+    rows, held = splits[name], splits.get("validation") if name == "train" else None
     for other in others:
         held = other.get("validation", other.get("train")) if len(other) > 1 else next(iter(other.values()))
         if held is None:
             raise ValueError(f"`validation` {str(validation)!r} has the splits {', '.join(other)}, and one called "
                              "validation or train is wanted")
-    rows = splits["train"] if "train" in splits else next(iter(splits.values()))
     rows = own_rows(rows, texts, label, str(train))
     checked = None if held is None else own_rows(held, texts, label, str(validation or train))
     if checked and len({frozenset(isinstance(r["label"], str) for r in part) for part in (rows, checked)}) > 1:
