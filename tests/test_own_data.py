@@ -308,6 +308,13 @@ def test_labels_that_are_neither_text_nor_numbers_are_named(labels):
         Task.from_frame(pd.DataFrame(dict(text=["Some words."]*16, label=labels)), "text", "label")
 
 
+@pytest.mark.parametrize("text, message", [("cut \ud83d", "half a character in row 3"), ([], "empty in row 3")])
+def test_a_text_that_no_tokenizer_reads_is_named(text, message):
+    rows = [dict(text="Some words.", label=i % 2) for i in range(20)]
+    rows[3]["text"] = text
+    with pytest.raises(ValueError, match=message): Task.from_frame(rows, "text", "label")
+
+
 def test_an_infinite_label_and_a_share_are_named_as_the_user_knows_them():
     table = pd.DataFrame(dict(text=["Some words."]*60, stars=np.arange(60.)/7))
     with pytest.raises(ValueError, match="`hold_out`"): Task.from_frame(table, "text", "stars", hold_out=0)

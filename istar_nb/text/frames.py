@@ -284,7 +284,7 @@ def _column(rows:list[dict], column:str, where:str)->list:
                          f"{', '.join(map(repr, rows[0]))}")
     cells = [cell.item() if isinstance(cell := row.get(column), np.generic) else cell for row in rows]
     empty = [i for i, cell in enumerate(cells) if cell is None or isinstance(cell, str) and not cell.strip()
-             or isinstance(cell, float) and math.isnan(cell)]
+             or isinstance(cell, (list, tuple)) and not cell or isinstance(cell, float) and math.isnan(cell)]
     if empty:
         raise ValueError(f"{where}: column {column!r} is empty in {row_place(where, empty[0])}")
     return cells
@@ -301,7 +301,13 @@ def text_cells(
         if not words and not isinstance(cell, str):
             raise ValueError(f"{where}: column {column!r} is {cell!r:.60} in {row_place(where, row)}, and text is "
                              "wanted, or a list of words")
-        yield " ".join(cell) if words else cell
+        text = " ".join(cell) if words else cell
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"{where}: column {column!r} has half a character in {row_place(where, row)}, as a text "
+                             "that was cut inside an emoji has") from None
+        yield text
 
 # %% ../../nbs/text/00_frames.ipynb #7e01a2b5
 def _column_parts(file:str, *columns:str|None)->Iterator[tuple[list[str],list[Iterable]]]: # all names, some cells
