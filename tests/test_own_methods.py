@@ -99,7 +99,7 @@ def test_records_are_read_without_the_module(store, tmp_path):
 
 
 def test_a_method_that_cannot_be_made_is_an_error_before_training(tmp_path):
-    for method, words in (("no_module_of_this_name:P", "cannot be imported"), ("cosreq", "did you mean cosreg"),
+    for method, words in (("./mine.py:P", "'./mine.py:P' cannot be imported"), ("cosreq", "did you mean cosreg"),
                           ("istar_nb.base.states:HiddenStates", "")):
         run = istar(tmp_path, ["train", "stdlib-docs", "--model", "tiny-bert", "--method", method, "--root", "runs",
                                "--limit", "64", "--no-progress"])

@@ -80,5 +80,5 @@ def imported(
         sys.path.append(os.getcwd())
     try:
         return getattr(import_module(module), wanted)
-    except (ImportError, AttributeError, ValueError) as e:
+    except (ImportError, AttributeError, TypeError, ValueError) as e:    # TypeError: ./file.py
         raise ValueError(f"`{name}` {place!r} cannot be imported: {e}") from None
