@@ -8,8 +8,10 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from glob import glob    # unlike that of a Path, it minds no folder that vanishes meanwhile
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -76,6 +78,14 @@ def test_processes_make_the_same_records_with_a_failure_among_them(tmp_path, cap
     times = {r.id: r.started for r in records}
     again = sweep(spec, executor="processes", workers=2, **places(tmp_path))
     assert {r.id: r.started for r in again} == times and not capsys.readouterr().out, "nothing is made again, failed runs neither"
+
+
+def test_the_last_line_of_a_worker_that_died_says_how(tmp_path):
+    "The end of a sweep shows it alone."
+    died = SimpleNamespace(returncode=-signal.SIGSEGV)
+    worker = SimpleNamespace(config=grid(spec)[0], process=died, said=lambda: "ready")
+    event = executors._outcome(worker, Counter(), executors.Job(str(tmp_path)), restarts=0)
+    assert event.record.error.splitlines()[-1] == "the worker process ended with SIGSEGV; attempts: 1"
 
 
 @pytest.mark.parametrize("executor", ["local", "processes"])

@@ -205,13 +205,14 @@ def _outcome(worker:Worker, deaths:Counter, job:Job, restarts:int)->Event:
             save_failed(record, job.root)
         return Event(config, record)
     name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-    reason = "\n  ".join([f"the worker process ended with {name}", *worker.said().splitlines()[-15:]])
+    ended = f"the worker process ended with {name}"
+    reason = "\n  ".join([ended, *worker.said().splitlines()[-15:]])
     if code > 0 and not worker.said().startswith("ready"):
         raise ChildProcessError(f"a worker cannot start: {reason}")
     deaths[config.id] += 1
     if deaths[config.id] <= restarts:
         return Event(config, note=reason)
-    return Event(config, _lost(config, job, f"{reason}\nThis happened {deaths[config.id]} times."))
+    return Event(config, _lost(config, job, f"{reason}\n{ended}; attempts: {deaths[config.id]}"))
 
 # %% ../../nbs/sweeps/01_executors.ipynb #90f36a75
 def in_processes(configs:Sequence[RunConfig], job:Job, places:Resources)->Iterator[Event]:
