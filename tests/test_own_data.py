@@ -315,6 +315,11 @@ def test_a_text_that_no_tokenizer_reads_is_named(text, message):
     with pytest.raises(ValueError, match=message): Task.from_frame(rows, "text", "label")
 
 
+@pytest.mark.parametrize("columns", [("review", "sentiment", "review"), ("review", "review", None)])
+def test_texts_and_labels_are_different_columns(columns):
+    with pytest.raises(ValueError, match="must be different columns, not review, "): Task.from_frame(frame(), *columns)
+
+
 def test_an_infinite_label_and_a_share_are_named_as_the_user_knows_them():
     table = pd.DataFrame(dict(text=["Some words."]*60, stars=np.arange(60.)/7))
     with pytest.raises(ValueError, match="`hold_out`"): Task.from_frame(table, "text", "stars", hold_out=0)

@@ -390,6 +390,8 @@ def own_rows(
     import pandas as pd
     if "label" in texts:
         raise ValueError(f"{where}: a text column must not be called 'label'; rename it")
+    if len({*texts, label}) <= len(texts):
+        raise ValueError(f"{where}: texts and labels must be different columns, not {', '.join([*texts, label])}")
     columns = {name: _column(rows, name, where) for name in texts}
     columns = {name: list(text_cells(cells, where, name)) for name, cells in columns.items()}
     columns["label"] = _column(rows, label, where)
