@@ -44,6 +44,7 @@ _public = {
         "report.statistics": "paired_differences sign_flip_test student_interval crossed_interval holm seeds_needed"},
 }
 _owners = {name: module for owners in _public.values() for module, names in owners.items() for name in names.split()}
+__all__ = list(_owners)    # what `from istar_nb import *` offers
 
 # %% ../nbs/api.ipynb #ed2fae7d
 def __getattr__(name:str)->object:
