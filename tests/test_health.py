@@ -307,6 +307,8 @@ def test_rows_have_classes_beside_queries():
 def test_one_class_is_refused_by_the_name_of_its_argument():
     with pytest.raises(ValueError, match="`labels` must have at least two different classes, and all are 'a'"):
         health(clustered(60), labels=["a"]*60)
+    with pytest.raises(ValueError, match="`labels` must give two texts the same class, and all 60 differ"):
+        health(clustered(60), labels=range(60))
 
 
 @pytest.mark.system

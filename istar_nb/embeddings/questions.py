@@ -151,6 +151,8 @@ def questions(
         raise ValueError(f"`labels` must have one class for each of the {len(given)} texts, and has {len(classes)}")
     if labels is not None and len(set(classes)) < 2:
         raise ValueError(f"`labels` must have at least two different classes, and all are {classes[0]!r:.60}")
+    if labels is not None and len(set(classes)) == len(classes):
+        raise ValueError(f"`labels` must give two texts the same class, and all {len(classes)} differ")
     labelled = torch.tensor(given if labels is not None else [], dtype=torch.long)
     return Questions(described, fit, held, rows[kept], gold[kept.numpy()], queries, found, wanted, own,
                      _numbers([*queries.tolist(), *more]), labelled, np.array(classes))
