@@ -248,6 +248,14 @@ def test_four_sentences_have_no_standard_error():
         with pytest.raises(ValueError, match="`sentences` must be at least 5 different, and there are 4"): call()
 
 
+def test_a_score_that_few_long_sentences_leave_out_is_explained(capsys):
+    "Three of five fit into the sample, and a half of those has one."
+    points = torch.randn(100_000, 4, generator=torch.Generator().manual_seed(0))
+    inb.measure(points, sentences=np.arange(5).repeat(20_000)).show()
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "from 3 sentences, drawn at random; an error needs 5 of these, and the unbiased score 4" in shown
+
+
 def test_one_layer_is_asked_for_by_its_number():
     states = inb.HiddenStates([torch.randn(2, 3, 4) for _ in range(3)], torch.ones(2, 3))
     assert torch.equal(states.points(1), states.layers[1].flatten(0, 1))

@@ -208,9 +208,13 @@ def gaps(
 def error_note(
     layers:dict[str,dict], # from `measure_model` or `measure_embeddings`
 )->str:                    # empty where no layer has values
-    "What the standard errors come from."
+    "What the standard errors come from, and what they and the unbiased score need, where one of them is missing."
     kinds = " or ".join(dict.fromkeys(summary["sample"] for summary in layers.values() if "sample" in summary))
-    return kinds and "± one standard error, from " + re.sub(r" [a-z ]+(, drawn at random)? or ", " or ", kinds)
+    note = "± one standard error, from " + re.sub(r" [a-z ]+(, drawn at random)? or ", " or ", kinds)
+    if any(s.get(name, 0) is None for s in layers.values() for name in ("isoscore_se", "isoscore_unbiased")):
+        note += ("; an error needs 5 of these, and the unbiased score 4, with 2 in each half of a sample, "
+                 "and more variance than rounding makes")
+    return kinds and note
 
 # %% ../../nbs/report/04_reports.ipynb #1d9f565c
 def measure_table(
