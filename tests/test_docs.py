@@ -331,6 +331,15 @@ def test_search_finds_what_is_typed(site, page):
         page.wait(f"'{words}' && document.querySelectorAll('.md-search-result__item').length", 60)
 
 
+@needs_chromium
+def test_a_file_is_measured_where_the_site_is_opened_as_files(site):
+    "What stands in for a worker there, for the search, is no worker for text."
+    with browser_page() as page:    # the page of explorers has no runs here, and says so
+        page.open((site/"explore"/"index.html").as_uri())
+        page.run("document.querySelector('#own button').click()")
+        page.wait("document.querySelector('#own .reading').textContent.startsWith('400 points in 64')", 60)
+
+
 def test_every_figure_says_what_it_shows():
     notebooks = [path for path in (ROOT/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts]
     alts = [(path.stem, cell.alt) for path in notebooks
