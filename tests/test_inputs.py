@@ -253,7 +253,7 @@ def test_a_score_that_few_long_sentences_leave_out_is_explained(capsys):
     points = torch.randn(100_000, 4, generator=torch.Generator().manual_seed(0))
     inb.measure(points, sentences=np.arange(5).repeat(20_000)).show()
     shown = " ".join(capsys.readouterr().out.split())
-    assert "from 3 sentences, drawn at random; an error needs 5 of these, and the unbiased score 4" in shown
+    assert "a standard error needs 5 texts (rows, of points), and the unbiased score 4" in shown
 
 
 def test_one_layer_is_asked_for_by_its_number():

@@ -188,12 +188,16 @@ def layer_label(layer:str)->str: # of `measure_model`'s result
 def gaps(
     layers:dict[str,dict], # from `measure_model` or `measure_embeddings`
 )->str:                    # such as "– for emb.: the points seen have zero variance"; empty where all have values
-    "Which layers have no values, and why, and which texts were left out."
+    "Which layers have no values, no error or no unbiased score, and why, and which texts were left out."
     without = {}
     for layer, summary in layers.items():
         if "reason" in summary:
             without.setdefault(summary["reason"], []).append(layer_label(layer))
     notes = [f"– for {', '.join(names)}: {reason}" for reason, names in without.items()]
+    wanted = "isoscore_se", "isoscore_unbiased"
+    if few := [layer_label(layer) for layer, s in layers.items() if any(s.get(name, 0) is None for name in wanted)]:
+        notes.append(f"a standard error needs 5 texts (rows, of points), and the unbiased score 4, with 2 in each half "
+                     f"of a sample, and more variance than rounding makes: too few for {', '.join(few)}")
     if left := sorted({number for summary in layers.values() for number in summary.get("left_out", [])}):
         named = ", ".join(str(number) for number in left[:5] if number >= 0) or "not numbered"
         where = ", ".join(layer_label(layer) for layer, summary in layers.items() if summary.get("left_out"))
@@ -208,13 +212,9 @@ def gaps(
 def error_note(
     layers:dict[str,dict], # from `measure_model` or `measure_embeddings`
 )->str:                    # empty where no layer has values
-    "What the standard errors come from, and what they and the unbiased score need, where one of them is missing."
+    "What the standard errors come from."
     kinds = " or ".join(dict.fromkeys(summary["sample"] for summary in layers.values() if "sample" in summary))
-    note = "± one standard error, from " + re.sub(r" [a-z ]+(, drawn at random)? or ", " or ", kinds)
-    if any(s.get(name, 0) is None for s in layers.values() for name in ("isoscore_se", "isoscore_unbiased")):
-        note += ("; an error needs 5 of these, and the unbiased score 4, with 2 in each half of a sample, "
-                 "and more variance than rounding makes")
-    return kinds and note
+    return kinds and "± one standard error, from " + re.sub(r" [a-z ]+(, drawn at random)? or ", " or ", kinds)
 
 # %% ../../nbs/report/04_reports.ipynb #1d9f565c
 def measure_table(
