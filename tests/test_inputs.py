@@ -248,12 +248,15 @@ def test_four_sentences_have_no_standard_error():
         with pytest.raises(ValueError, match="`sentences` must be at least 5 different, and there are 4"): call()
 
 
-def test_a_score_that_few_long_sentences_leave_out_is_explained(capsys):
-    "Three of five fit into the sample, and a half of those has one."
+def test_what_a_report_leaves_out_is_explained(capsys):
+    "Three of five long sentences fit into the sample, and a half of those has one; a zero vector has no direction."
     points = torch.randn(100_000, 4, generator=torch.Generator().manual_seed(0))
     inb.measure(points, sentences=np.arange(5).repeat(20_000)).show()
+    inb.measure(torch.cat([CLOUD, CLOUD, torch.zeros(1, 7)])).show()
     shown = " ".join(capsys.readouterr().out.split())
-    assert "a standard error needs 5 texts (rows, of points), and the unbiased score 4" in shown
+    for note in ("a standard error needs 5 texts (of points, rows): not so for points; the unbiased score needs 4, 2",
+                 "the mean cosine needs points that are not zero: not so for points; TwoNN needs 3 points without a"):
+        assert note in shown
 
 
 def test_one_layer_is_asked_for_by_its_number():

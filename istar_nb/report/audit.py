@@ -60,7 +60,7 @@ class Audit(Isotropy):
         def score(part, layer): return with_error(self.measures[part].get(layer, {}), "isoscore_unbiased", 3)
         rows = [[layer_label(layer), *(score(part, layer) for part in PARTS), with_error(both, "between_share", 3)]
                 for layer, both in self.measures["text and padding"].items()]
-        notes = filter(None, [gaps(self.measures["padding"]), error_note(self.measures["text"])])
+        notes = filter(None, [gaps(self.measures["padding"], ["isoscore_unbiased"]), error_note(self.measures["text"])])
         show_table(["layer", *(f"IsoScore of {part}" for part in PARTS), "variance between text and padding"], rows,
                    self.source, "\n".join(notes))
 

@@ -277,7 +277,7 @@ class Comparison:
         for model in self.tables:
             show_table(*self.alike_table(model), f"{model} beside {self.first}: {self.source}", self.how())
             show_table(*self.difference_table(model, tuple(READING)), f"{model} minus {self.first}",
-                       "± one standard error, from the same texts in both models")
+                       "± one standard error, from the same texts in both models; of TwoNN, from two separate fits")
         for model, layers in self.measures.items():
             if note := gaps(layers):
                 print(f"{model}: {note}")

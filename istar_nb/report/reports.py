@@ -185,19 +185,26 @@ def layer_label(layer:str)->str: # of `measure_model`'s result
     return "emb." if layer == "0" else layer
 
 # %% ../../nbs/report/04_reports.ipynb #c5c5c228
+_needs = {
+    "isoscore_se": "a standard error needs 5 texts (of points, rows)",
+    "isoscore_unbiased": "the unbiased score needs 4, 2 in each half of a sample, and variance beyond rounding",
+    "mean_cosine": "the mean cosine needs points that are not zero",
+    "two_nn": "TwoNN needs 3 points without a double, at different distances"}
+
+
 def gaps(
     layers:dict[str,dict], # from `measure_model` or `measure_embeddings`
+    names:Sequence[str]=tuple(_needs), # which of these measures are shown
 )->str:                    # such as "– for emb.: the points seen have zero variance"; empty where all have values
-    "Which layers have no values, no error or no unbiased score, and why, and which texts were left out."
+    "Which layers have no values, or none of a measure, and why, and which texts were left out."
     without = {}
     for layer, summary in layers.items():
         if "reason" in summary:
             without.setdefault(summary["reason"], []).append(layer_label(layer))
     notes = [f"– for {', '.join(names)}: {reason}" for reason, names in without.items()]
-    wanted = "isoscore_se", "isoscore_unbiased"
-    if few := [layer_label(layer) for layer, s in layers.items() if any(s.get(name, 0) is None for name in wanted)]:
-        notes.append(f"a standard error needs 5 texts (rows, of points), and the unbiased score 4, with 2 in each half "
-                     f"of a sample, and more variance than rounding makes: too few for {', '.join(few)}")
+    for name in names:
+        if few := [layer_label(layer) for layer, s in layers.items() if "sample" in s and s.get(name) is None]:
+            notes.append(f"{_needs[name]}: not so for {', '.join(few)}")
     if left := sorted({number for summary in layers.values() for number in summary.get("left_out", [])}):
         named = ", ".join(str(number) for number in left[:5] if number >= 0) or "not numbered"
         where = ", ".join(layer_label(layer) for layer, summary in layers.items() if summary.get("left_out"))
