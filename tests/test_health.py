@@ -304,6 +304,12 @@ def test_rows_have_classes_beside_queries():
     assert share(queries=clustered(9, seed=1)) == share()
 
 
+def test_variants_of_tiny_vectors_are_those_of_larger_ones():
+    x = clustered(60)
+    found, tiny = (health(torch.from_numpy(x)*scale, dims=[4]).frame().agreement for scale in (1., 1e-30))
+    assert tiny.tolist()[1:] == pytest.approx(found.tolist()[1:], abs=1e-3)
+
+
 def test_one_class_is_refused_by_the_name_of_its_argument():
     with pytest.raises(ValueError, match="`labels` must have at least two different classes, and all are 'a'"):
         health(clustered(60), labels=["a"]*60)

@@ -90,6 +90,7 @@ def _query_findings(texts:Tensor, queries:Tensor)->list[dict]:
 def _variant_rows(x:Tensor, asked:Questions, dims:Sequence[int], k:int, margin:float, most:int=600)->list[dict]:
     "Every variant, judged on what it was not fitted to."
     x, held = x.numpy(), asked.held
+    x = np.ldexp(x, -np.frexp(np.abs(x).max())[1])    # cosines stay, and squares are in range
     held = held[torch.randperm(len(held), generator=torch.Generator().manual_seed(0))[:most]].numpy()
     fit, rows, cosines, found, before = x[asked.fit.numpy()], [], [], [], None
     for v in variants(x.shape[1], len(fit), dims):
