@@ -169,10 +169,9 @@ def _parts_of(file:str, rows:int, column:str|None=None, ids:str|None=None)->Iter
 
 def matrix_parts(
     path:str|Path,   # .npy (n, d); .safetensors with one (n, d) tensor; .parquet with numeric columns or one of lists
-    rows:int=8192,   # rows read at a time
-)->Iterator[Tensor]: # (≤ rows, d) each
+)->Iterator[Tensor]: # (≤ 8192, d) each
     "The rows of a file of embeddings."
-    return (part for part, _ in _parts_of(str(local_path(path)), rows))
+    return (part for part, _ in _parts_of(str(local_path(path)), 8192))
 
 # %% ../../nbs/base/11_matrices.ipynb #30d6b221
 class Units:

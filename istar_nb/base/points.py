@@ -147,11 +147,10 @@ def host_numbers(
 def check_cloud(
     largest:Tensor,    # () largest |x|
     spread:Tensor,     # () largest |x - mean|
-    name:str="x",      # what the argument is called in an error
 )->None:
     "An error if points are not finite or all the same."
     dtype, (largest, spread) = spread.dtype, host_numbers(largest, spread)
-    check_spread(spread, check_finite(largest, name), dtype, name)
+    check_spread(spread, check_finite(largest), dtype)
 
 # %% ../../nbs/base/00_points.ipynb #70aab60f
 def about_mean(

@@ -66,10 +66,9 @@ def shape_of(
 def cosine_quantiles(
     x:Tensor,                                  # (n, d) one vector a text, n ≥ 20
     levels:Sequence[float]=(0.05, 0.5, 0.95, 0.99), # between 0 and 1
-    groups:int=20,                             # of texts, for the error
-    bins:int=8000,                             # of cosines between -1 and 1
 )->dict[float,Jackknifed]:                     # level -> quantile, with its error
     "Quantiles of the cosines of unrelated texts."
+    groups, bins = 20, 8000    # of texts, for the error; of cosines
     if len(x) < groups:
         raise ValueError(f"quantiles of cosines need {groups} texts, and there are {len(x)}")
     unit = unit_rows(x).float()

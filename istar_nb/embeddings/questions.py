@@ -120,7 +120,6 @@ def questions(
     documents:Iterable|None=None, # more of them to search
     searches:Iterable|None=None, # more queries, whose documents are not known
     labels:Iterable|None=None,  # a class for each of `texts`
-    most:int=20_000,            # texts that describe and fit; more are sampled
     seed:int=0,                 # of what is drawn
 )->Questions:
     "Who describes, who fits and who judges."
@@ -138,7 +137,7 @@ def questions(
     described = _numbers(set(given) - set(more))
     if len(described) < 20:
         raise ValueError(f"`texts` must be at least 20 different ones, and there are {len(described)}")
-    if len(described) > most:
+    if len(described) > (most := 20_000):    # that describe and fit; more are sampled
         kept = torch.randperm(len(described), generator=torch.Generator().manual_seed(seed))[:most]
         described = described[kept.sort().values]
     fit, held, kept = _divided(described, rows, torch.cat([queries, found]), listed is not None, seed)

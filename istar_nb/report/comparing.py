@@ -143,18 +143,17 @@ def nearest(
 
 
 def overlap(
-    a:Tensor,     # (n, k) neighbours in one layer
-    b:Tensor,     # (n, k) in another
-    draws:int=4,  # permutations for the floor
+    a:Tensor, # (n, k) neighbours in one layer
+    b:Tensor, # (n, k) in another
 )->tuple[float,float,float]: # mean share in common; its standard error over texts; the same by chance
     "The share of neighbours that two layers have in common."
     def shares(b): return (a[:, :, None] == b[:, None]).sum((1, 2)).double()/a.shape[1]
     generator, floor = torch.Generator().manual_seed(0), []
-    for _ in range(draws):
+    for _ in range(4):    # permutations
         order = torch.randperm(len(b), generator=generator)
         floor.append(shares(torch.empty_like(b).index_copy(0, order, order[b])).mean().item())
     own = shares(b)
-    return own.mean().item(), own.std().item()/len(own)**0.5, sum(floor)/draws
+    return own.mean().item(), own.std().item()/len(own)**0.5, sum(floor)/len(floor)
 
 # %% ../../nbs/report/09_comparing.ipynb #a4e48efd
 def _alike(

@@ -88,7 +88,6 @@ def plot_layers(
     scores:Mapping[str,Sequence[float]],  # label -> score of every layer, 0 the embeddings
     colors:Mapping[str,str]|None=None,    # label -> colour; None for matplotlib's cycle
     before:Sequence[float]|None=None,     # scores before training, drawn dotted
-    ylabel:str="IsoScore ι",              # of the quantity
     ax:"Axes|None"=None,                  # None for new ones
 )->"Axes":
     "A score in every layer, one line a run."
@@ -98,7 +97,7 @@ def plot_layers(
     for label, values in scores.items():
         ax.plot(range(len(values)), values, "o-", label=literal(label), color=(colors or {}).get(label))
     count = max(len(values) for values in scores.values())
-    ax.set(xlabel="layer", ylabel=ylabel, xticks=range(count), xticklabels=["emb.", *range(1, count)],
+    ax.set(xlabel="layer", ylabel="IsoScore ι", xticks=range(count), xticklabels=["emb.", *range(1, count)],
            ylim=(0, 1.05*ax.dataLim.y1))
     ax.legend()
     return ax
@@ -128,19 +127,17 @@ def plot_score_isotropy(
 # %% ../../nbs/report/01_figures.ipynb #73b181d2
 def plot_training(
     steps:Mapping[str,Sequence[dict]],   # label -> `RunRecord.steps`
-    quantity:str="batch_isoscore",       # which logged value
     colors:Mapping[str,str]|None=None,   # label -> colour; None for matplotlib's cycle
-    ylabel:str="IsoScore ι of the batch",# of the quantity
     ax:"Axes|None"=None,                 # None for new ones
 )->"Axes":
-    "A logged value during training, one line a run."
+    "IsoScore of the batches during training, one line a run."
     ax = new_axes(ax, figsize=(5, 3))
     for label, log in steps.items():
         look = dict(label=literal(label), color=(colors or {}).get(label), lw=1.2, marker="o" if len(log) < 3 else "")
-        ax.plot([s["update"] for s in log], [s[quantity] for s in log], **look)
+        ax.plot([s["update"] for s in log], [s["batch_isoscore"] for s in log], **look)
     if not any(steps.values()):
         ax.text(0.5, 0.5, "too few updates to log one", ha="center", transform=ax.transAxes)
-    ax.set(xlabel="update", ylabel=ylabel)
+    ax.set(xlabel="update", ylabel="IsoScore ι of the batch")
     return ax
 
 # %% ../../nbs/report/01_figures.ipynb #3670c9f6
@@ -198,14 +195,12 @@ def plot_measure(
 # %% ../../nbs/report/01_figures.ipynb #02735827
 def measure_figure(
     found:Mapping[str,dict[str,dict]], # model -> layer -> summary
-    names:Sequence[str]=("isoscore", "mean_cosine", "sv_anisotropy_centred", "two_nn"), # one panel each
 )->"Figure":
     "Measures by layer, one panel a measure."
     from matplotlib import pyplot as plt
-    rows = math.ceil(len(names)/2)
     with style():
-        fig, axes = plt.subplots(rows, 2, figsize=(8, 2.4*rows), layout="constrained", squeeze=False)
-        for ax, name in zip(axes.flat, names):
+        fig, axes = plt.subplots(2, 2, figsize=(8, 4.8), layout="constrained")
+        for ax, name in zip(axes.flat, ("isoscore", "mean_cosine", "sv_anisotropy_centred", "two_nn")):
             plot_measure(found, name, ax)
         if len(found) > 1:
             fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(found))

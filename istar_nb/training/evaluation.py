@@ -284,10 +284,9 @@ def batch_geometry(
 def state_sketch(
     states:HiddenStates, # of a micro-batch
     seed:int,            # of the directions; the same for runs that are compared
-    size:int=32,         # how many numbers
-)->list[float]:
+)->list[float]:        # 32 numbers
     "Random sums of the states of all tokens: two runs' sketches are as far apart as their states, in expectation."
-    generator, total = torch.Generator().manual_seed(seed), torch.zeros(size)
+    generator, total = torch.Generator().manual_seed(seed), torch.zeros(size := 32)
     for l in states.choose():
         x = states.points(l).float().cpu()
         signs = torch.randint(2, (len(x), size), generator=generator)*2. - 1
