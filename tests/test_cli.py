@@ -146,8 +146,8 @@ def test_a_table_has_a_name(run, tmp_path):
                                    ("--max-length", "8")], ids=lambda words: words[0])
 def test_options_of_models_are_refused_for_embeddings(words, run):
     np.save("cloud.npy", np.eye(8))
-    code, said = run("measure", "--embeddings", "cloud.npy", *words)
-    assert code == 2 and f"{words[0]} " in said and "no meaning with" in said
+    code, said = run("measure", "cloud.npy", *words)
+    assert code == 2 and f"{words[0]} " in said and "no meaning with" in said and "--embeddings" not in said
 
 
 @pytest.mark.parametrize("command", ["compare vectors.npy vectors.npy", "health vectors.npy"])

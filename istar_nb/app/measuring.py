@@ -180,7 +180,7 @@ def measure_command(
     check_file("--reference", reference)
     check_positive(batch_tokens=batch_tokens, max_length=max_length, processes=processes)
     if embeddings is not None:
-        _check_unused(measure_command, "says how a model reads texts, and has no meaning with --embeddings",
+        _check_unused(measure_command, f"says how a model reads texts, and has no meaning with {embeddings}",
                       model=model, device=device, dtype=dtype, tokens=tokens, layers=layers,
                       batch_tokens=batch_tokens, max_length=max_length)
     else:
