@@ -328,9 +328,10 @@ def show_table(
     for i, column in enumerate(columns):
         numbers = [row[i].replace(" ± ", "±") for row in cells]
         broken = any(" " in cell for cell in numbers)    # sentences may be, numbers may not
-        width = None if broken else max(map(len, [*column.split(), *(row[i] for row in cells)]), default=None)
-        table.add_column(column, justify="left" if i == 0 or width is None else "right", no_wrap=i == 0,
-                         overflow="fold", min_width=width)
+        words = [*column.split(), *(word for row in cells for word in (row[i].split() if broken else [row[i]]))]
+        width = max(map(len, words), default=0)
+        table.add_column(column, justify="left" if i == 0 or broken else "right", no_wrap=i == 0, overflow="fold",
+                         min_width=min(width, 20) if broken else width)    # a word may be longer, a path for example
     for row in cells:
         table.add_row(*row)
     least = console.measure(table, options=console.options.update(width=10_000)).minimum
