@@ -186,7 +186,7 @@ def layer_label(layer:str)->str: # of `measure_model`'s result
 
 # %% ../../nbs/report/04_reports.ipynb #c5c5c228
 _needs = {
-    "isoscore_se": "a standard error needs 5 texts (of points, rows)",
+    "isoscore_se": "a standard error needs 5 texts, or rows of points",
     "isoscore_unbiased": "the unbiased score needs 4, 2 in each half of a sample, and variance beyond rounding",
     "mean_cosine": "the mean cosine needs points that are not zero",
     "two_nn": "TwoNN needs 3 points without a double, at different distances"}
