@@ -502,7 +502,7 @@ COUNTED = r"\b(\d[\d,]*\d|\d|[a-z]+) (?:training |validation )?(rows|updates|epo
 WORDS = dict(zip("two three four five six seven eight nine ten".split(), range(2, 11)))
 ELSEWHERE = {    # numbers that are not of a page's own runs: of a batch, a pre-training, other pages, rows of a table
     "all_tasks": {5}, "more_seeds": {5}, "arena": {10}, "every_method": {32}, "masked": {1784}, "placebo": {1000},
-    "shrink_table3": {3}}
+    "shrink_table3": {3}, "from_scratch": {4000}}
 
 
 def said_of_runs(name):

@@ -178,7 +178,7 @@ def test_runs_of_killed_workers_go_on_elsewhere_but_not_for_ever(tmp_path, capsy
     killer = Killer(monkeypatch, tmp_path, {deadly: 9, unlucky: 1})
     records = sweep(spec, executor="processes", workers=2, threads=1, checkpoint_every=4, restarts=1, **places(tmp_path))
     assert killer.stop() == 3 and [r.status for r in records] == ["failed", "done"]
-    assert "SIGKILL" in records[0].error and "2 times" in records[0].error and "batch_size" in records[0].error
+    assert "SIGKILL" in records[0].error and "attempts: 2" in records[0].error and "batch_size" in records[0].error
     assert capsys.readouterr().out.count("put back, the worker process ended with SIGKILL") == 2
     sweep(spec, retry_failed=True, threads=1, **places(tmp_path))
     check(tmp_path, spec, {c.id: reference(long)[c.id] for c in (deadly, unlucky)})

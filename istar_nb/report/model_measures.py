@@ -14,7 +14,6 @@ import ctypes
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce
 from itertools import chain, islice
 from pathlib import Path
@@ -289,14 +288,9 @@ def _summaries(found:dict[int,Measurement], zeta:float=0., reference:Mapping[str
     "As of `measure_model`, with IsoScore* of the layers whose Σ_S the reference has."
     if not found:
         raise ValueError("`batches` is empty: there is no text to measure")
-    named, threads = with_union(found), torch.get_num_threads()
-    two = dict(initializer=torch.set_num_threads, initargs=(max(1, threads//2),))    # share the cores
-    with ThreadPoolExecutor(min(2, threads), **two) as pool:
-        parts = progress_bar(zip(named.items(), pool.map(Measurement.summary_or_reason, named.values())),
-                             f"{title}: measures and errors", progress, unit=" layers", every=10., total=len(named))
-        summaries = {name: summary | _star(m, zeta, reference.get(name)) for (name, m), summary in parts}
-    torch.set_num_threads(threads)    # of threads that begin later
-    return summaries
+    parts = progress_bar(with_union(found).items(), f"{title}: measures and errors", progress, unit=" layers",
+                         every=10.)
+    return {name: m.summary_or_reason() | _star(m, zeta, reference.get(name)) for name, m in parts}
 
 
 def _covariances(found:dict[int,Measurement])->dict[str,Tensor]:
