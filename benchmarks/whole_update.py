@@ -16,7 +16,7 @@ from pathlib import Path
 import istar_nb as inb
 import torch
 from harness import ratio, root, store, timed
-from istar_nb.base.modes import random_state, set_random_state
+from istar_nb.base.devices import random_state, set_random_state
 from istar_nb.base.states import joined
 from istar_nb.text.features import Collator, encode
 from torch import nn

@@ -31,7 +31,7 @@ from istar_nb.geometry.measures import (effective_rank, explained_variance, mean
                                         mean_cosine, outlier_dimensions, partition_score, spectrum, sv_anisotropy)
 from istar_nb.report.model_measures import measure_model
 from istar_nb.text.features import text_batches
-from istar_nb.base.modes import accelerators, random_state, same_random_state, set_random_state
+from istar_nb.base.devices import accelerators, random_state, same_random_state, set_random_state
 from istar_nb.study.pretrain_runs import PretrainConfig
 from istar_nb.study.pretraining import pretrain
 from istar_nb.training.records import environment, find_record

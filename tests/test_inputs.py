@@ -254,8 +254,8 @@ def test_what_a_report_leaves_out_is_explained(capsys):
     inb.measure(points, sentences=np.arange(5).repeat(20_000)).show()
     inb.measure(torch.cat([CLOUD, CLOUD, torch.zeros(1, 7)])).show()
     shown = " ".join(capsys.readouterr().out.split())
-    for note in ("a standard error needs 5 texts, or rows of points: not so for points; the unbiased score needs 4, 2",
-                 "the mean cosine needs points that are not zero: not so for points; TwoNN needs 3 points without a"):
+    for note in ("no standard errors for points: they need 5 texts, or rows of points; no unbiased score for points",
+                 "no mean cosine for points: it needs points that are not zero; no TwoNN for points"):
         assert note in shown
 
 

@@ -19,7 +19,7 @@ from istar_nb.text.encoders import hidden_states, load_encoder
 from istar_nb.penalties.integrations import (IsotropyLoss, IsotropyTrainerMixin, ReferenceCallback,
                                              collect_reference, model_states)
 from istar_nb.report.isotropy import measure
-from istar_nb.base.modes import same_random_state
+from istar_nb.base.devices import same_random_state
 from istar_nb.base.states import evaluating
 from istar_nb.penalties.baselines import CosReg
 from istar_nb.penalties.controls import RelativeStrength

@@ -10,7 +10,7 @@ from istar_nb.penalties.baselines import (GOR, CosReg, FroSSL, KoLeo, SIGReg, Un
 from istar_nb.penalties.controls import RelativeStrength
 from istar_nb.base.covariance import covariance
 from istar_nb.text.encoders import hidden_states, load_encoder
-from istar_nb.base.modes import product_format, products_in
+from istar_nb.base.devices import product_format, products_in
 from istar_nb.penalties.regularizers import IStar, UnbiasedIStar, batch_zeta
 from istar_nb.geometry.scores import isoscore, isoscore_star, isoscore_unbiased, reference_of
 from istar_nb.geometry.unbiased import optimal_zeta

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import torch
 
-from istar_nb.base import modes
+from istar_nb.base import devices
 from istar_nb.sweeps import executors
 from istar_nb.sweeps.executors import Job, Resources, in_processes
 from istar_nb.sweeps.grids import grid
@@ -141,7 +141,7 @@ if os.environ.get("RANK") == "1":
 def test_accelerators_are_handed_out(tmp_path, monkeypatch):
     "Four simulated ones for two runs at once of two processes each: no two share one, and those of a dead run go on."
     from simulated import NAME
-    monkeypatch.setattr(modes, "available_accelerators", lambda: [torch.device(NAME, i) for i in range(4)])
+    monkeypatch.setattr(devices, "available_accelerators", lambda: [torch.device(NAME, i) for i in range(4)])
     monkeypatch.setitem(executors._visible, NAME, "SIM_VISIBLE_DEVICES")
     seen = tmp_path/"seen"
     seen.mkdir()

@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['chunk_rows', 'blocks', 'from_numpy', 'check_tensor', 'as_points', 'working_dtype', 'has_float64', 'scalar_dtype',
-           'peak', 'unit_of', 'check_finite', 'magnitude', 'check_spread', 'host_numbers', 'check_cloud', 'about_mean',
-           'unit_rows', 'centred_chunks', 'add_products_', 'mirror_', 'squared']
+           'peak', 'unit_of', 'check_finite', 'magnitude', 'power_of_two', 'check_spread', 'host_numbers',
+           'check_cloud', 'about_mean', 'unit_rows', 'centred_chunks', 'add_products_', 'mirror_', 'squared']
 
 # %% ../../nbs/base/00_points.ipynb #ad7f100f
+import math
 from collections.abc import Iterator
 from functools import cache
 
@@ -121,6 +122,14 @@ def magnitude(
 )->float:            # largest |entry| of `x`
     "The largest magnitude in `x`; an error if it is not finite."
     return check_finite(peak(x).item(), name)
+
+# %% ../../nbs/base/00_points.ipynb #a014f968
+def power_of_two(
+    largest:Tensor,  # () from `peak`; an error if it is not finite
+)->float:            # 1 for points of ordinary size, else near `largest`
+    "The scale of points, so that squares neither overflow nor vanish; dividing by it costs no digit."
+    exponent = math.frexp(check_finite(largest.item()))[1] - 1
+    return 1. if abs(exponent) <= 20 else max(2.**exponent, torch.finfo(largest.dtype).tiny)
 
 # %% ../../nbs/base/00_points.ipynb #27442b49
 def check_spread(

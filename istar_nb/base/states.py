@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TOKENS', 'CAUSAL_TEXTS', 'check_mask', 'token_mask', 'counted', 'points_of', 'layer_numbers', 'choose_layers',
            'configs_of', 'layer_count', 'is_causal', 'stands_for_text', 'sampled', 'Sentences', 'side_by_side',
-           'HiddenStates', 'check_states', 'joined', 'evaluating', 'read_states']
+           'HiddenStates', 'check_states', 'joined', 'evaluating', 'same_buffers', 'read_states']
 
 # %% ../../nbs/base/03_states.ipynb #178f7899
 import operator
@@ -361,6 +361,20 @@ def evaluating(
     finally:
         for module, mode in modes:
             module.training = mode
+
+# %% ../../nbs/base/03_states.ipynb #a5c1b002
+@contextmanager
+def same_buffers(
+    model:nn.Module, # any model
+)->Iterator[None]:
+    "The buffers of a model, such as running averages, are after the block what they were before."
+    before = [(m, name, b, b.clone()) for m in model.modules() for name, b in m._buffers.items() if b is not None]
+    try:
+        yield
+    finally:
+        for module, name, buffer, value in before:
+            with torch.no_grad():
+                module._buffers[name] = buffer.copy_(value)
 
 # %% ../../nbs/base/03_states.ipynb #946d2be7
 def read_states(

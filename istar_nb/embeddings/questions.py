@@ -137,7 +137,8 @@ def questions(
     described = _numbers(set(given) - set(more))
     if len(described) < 20:
         raise ValueError(f"`texts` must be at least 20 different ones, and there are {len(described)}")
-    if len(described) > (most := 20_000):    # that describe and fit; more are sampled
+    most = 20_000    # texts that describe and fit; more are sampled
+    if len(described) > most:
         kept = torch.randperm(len(described), generator=torch.Generator().manual_seed(seed))[:most]
         described = described[kept.sort().values]
     fit, held, kept = _divided(described, rows, torch.cat([queries, found]), listed is not None, seed)

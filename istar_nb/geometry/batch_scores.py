@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..base.points import (add_products_, check_finite, check_spread, chunk_rows, mirror_, peak, scalar_dtype,
                                   squared, unit_of)
-from ..base.modes import product_format, products_in
+from ..base.devices import product_format, products_in
 from ..base.processes import differentiable_gradients, process_count, reduce_together, single_process
 from .scores import Facts, TooFew, check_count, ratio_score
 from ..base.states import Sentences

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..base.checks import check_number
 from ..base.points import (as_points, centred_chunks, check_spread, has_float64, magnitude, scalar_dtype,
                                   working_dtype)
-from ..base.modes import matmul_formats
+from ..base.devices import matmul_formats
 
 # %% ../../nbs/geometry/06_dimension.ipynb #a67a6929
 tile = 2048  # points along one side of a block of the distance matrix on a CPU; four times that on an accelerator

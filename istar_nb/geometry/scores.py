@@ -22,7 +22,7 @@ from ..base.covariance import (check_covariance, check_shape, check_zeta, covari
                                       scatter, shrink)
 from ..base.points import (about_mean, as_points, blocks, centred_chunks, check_finite, check_spread,
                                   host_numbers, peak, scalar_dtype, unit_of)
-from ..base.modes import product_format, products_in
+from ..base.devices import product_format, products_in
 from ..base.processes import differentiable_gradients, process_count, reduce_together, single_process
 from .unbiased import RowSums, Traces, jackknife_error
 

@@ -21,7 +21,7 @@ from torch.utils.data import IterableDataset
 from transformers import TrainerCallback
 
 from ..base.checks import check_choice
-from ..base.modes import same_random_state
+from ..base.devices import same_random_state
 from ..base.processes import all_processes
 from ..base.states import HiddenStates, evaluating, is_causal, joined, stands_for_text
 from .controls import RelativeStrength, check_strength

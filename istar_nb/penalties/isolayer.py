@@ -24,7 +24,7 @@ from ..base.checks import check_choice, check_number
 from ..base.covariance import Moments
 from ..base.points import as_points
 from ..base.processes import SCOPES, averaged, processes_of
-from ..base.states import evaluating
+from ..base.states import read_states
 from ..geometry.measures import explained_variance
 from ..geometry.scores import isoscore
 
@@ -300,23 +300,20 @@ class Features(NamedTuple):
     labels:Tensor  # (n,)
 
 # %% ../../nbs/penalties/03_isolayer.ipynb #6bf8f2d6
-@torch.no_grad()
 def cls_features(
     model:ClsModel,         # fine-tuned; its transform is not applied
     batches:Iterable[dict], # model inputs with `labels`, on the model's device
 )->Features:                # in the order of the batches
     "The [CLS] states of all batches, in eval mode."
-    states, labels = [], []
-    with evaluating(model):
-        for batch in batches:
-            inputs = {k: v for k, v in batch.items() if k != "labels"}
-            last = model.encoder(**inputs, return_dict=True).last_hidden_state
-            found = token_states(last, batch.get("attention_mask"), model.token)
-            states.append(found.float().clone())    # a view would keep the states of all tokens
-            labels.append(batch["labels"])
-    if not states:
+    def of(model, batch):
+        inputs = {k: v for k, v in batch.items() if k != "labels"}
+        last = model.encoder(**inputs, return_dict=True).last_hidden_state
+        found = token_states(last, batch.get("attention_mask"), model.token)
+        return found.float().clone(), batch["labels"]    # a view would keep the states of all tokens
+    parts = list(read_states(model, batches, of))
+    if not parts:
         raise ValueError("`batches` is empty")
-    return Features(torch.cat(states), torch.cat(labels))
+    return Features(*map(torch.cat, zip(*parts)))
 
 # %% ../../nbs/penalties/03_isolayer.ipynb #bf3f80de
 class IsoLayerHistory(NamedTuple):

@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from ..geometry.batch_scores import PooledUnbiasedScore, check_sentences, sentence_totals
 from ..base.checks import check_choice, check_number
 from ..base.covariance import Moments, check_covariance, check_zeta
-from ..base.modes import same_buffers, same_random_state
+from ..base.devices import same_random_state
 from ..base.points import working_dtype
 from ..base.processes import SCOPES, process_count, processes_of
 from ..geometry.scores import (GramIsoScore, PooledIsoScore, Reference, TooFew, check_facts, few_points,
                                       reference_of)
 from ..geometry.unbiased import zeta_star
-from ..base.states import TOKENS, HiddenStates, check_states, joined, layer_numbers
+from ..base.states import TOKENS, HiddenStates, check_states, joined, layer_numbers, same_buffers
 
 # %% ../../nbs/penalties/00_regularizers.ipynb #7fc517e8
 class Regularizer(nn.Module):

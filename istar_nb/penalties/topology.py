@@ -18,11 +18,11 @@ from scipy.spatial.distance import pdist, squareform
 from torch import Tensor
 
 from ..base.checks import check_choice, check_number
-from ..base.points import as_points, check_tensor, from_numpy, peak, working_dtype
+from ..base.points import as_points, check_tensor, from_numpy, peak, power_of_two, working_dtype
 from ..base.processes import SCOPES, each_process, gathered, rows_of_all
 from .regularizers import UpdateRegularizer
 from ..base.states import HiddenStates, check_states
-from .trees import power_of_two, spanning_tree
+from .trees import spanning_tree
 
 # %% ../../nbs/penalties/02_topology.ipynb #dab43714
 def _measured(

@@ -186,10 +186,11 @@ def layer_label(layer:str)->str: # of `measure_model`'s result
 
 # %% ../../nbs/report/04_reports.ipynb #c5c5c228
 _needs = {
-    "isoscore_se": "a standard error needs 5 texts, or rows of points",
-    "isoscore_unbiased": "the unbiased score needs 4, 2 in each half of a sample, and variance beyond rounding",
-    "mean_cosine": "the mean cosine needs points that are not zero",
-    "two_nn": "TwoNN needs 3 points without a double, at different distances"}
+    "isoscore_se": "no standard errors for {}: they need 5 texts, or rows of points",
+    "isoscore_unbiased": "no unbiased score for {}: it needs 4 texts, 2 in each half of a sample, and variance beyond "
+                         "rounding",
+    "mean_cosine": "no mean cosine for {}: it needs points that are not zero",
+    "two_nn": "no TwoNN for {}: it needs 3 points that come only once, at different distances"}
 
 
 def gaps(
@@ -204,7 +205,7 @@ def gaps(
     notes = [f"– for {', '.join(names)}: {reason}" for reason, names in without.items()]
     for name in names:
         if few := [layer_label(layer) for layer, s in layers.items() if "sample" in s and s.get(name) is None]:
-            notes.append(f"{_needs[name]}: not so for {', '.join(few)}")
+            notes.append(_needs[name].format(", ".join(few)))
     if left := sorted({number for summary in layers.values() for number in summary.get("left_out", [])}):
         named = ", ".join(str(number) for number in left[:5] if number >= 0) or "not numbered"
         where = ", ".join(layer_label(layer) for layer, summary in layers.items() if summary.get("left_out"))

@@ -82,7 +82,7 @@ def _carry_out(config:RunConfig, job:Job)->RunRecord:
     setup = progress = None     # they and the traceback held the model
     import torch
 
-    from istar_nb.base.modes import accelerators
+    from istar_nb.base.devices import accelerators
     gc.collect()
     for kind in {device.type for device in accelerators()}:
         getattr(torch, kind).empty_cache()
@@ -136,7 +136,7 @@ def divided(
     places:Resources,
 )->tuple[list[str|None],int]: # of each run at once, such as CUDA_VISIBLE_DEVICES=0,1; compute threads of a process
     "The parts of this machine that runs have: accelerators, as the variable that gives them, and compute threads."
-    from istar_nb.base.modes import available_accelerators, joinable_accelerators
+    from istar_nb.base.devices import available_accelerators, joinable_accelerators
     processes = places.processes_per_run
     devices = available_accelerators() if processes == 1 else joinable_accelerators()
     if devices and processes > len(devices):

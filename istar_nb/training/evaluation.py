@@ -284,9 +284,10 @@ def batch_geometry(
 def state_sketch(
     states:HiddenStates, # of a micro-batch
     seed:int,            # of the directions; the same for runs that are compared
-)->list[float]:        # 32 numbers
+)->list[float]:          # 32 numbers
     "Random sums of the states of all tokens: two runs' sketches are as far apart as their states, in expectation."
-    generator, total = torch.Generator().manual_seed(seed), torch.zeros(size := 32)
+    generator, size = torch.Generator().manual_seed(seed), 32
+    total = torch.zeros(size)
     for l in states.choose():
         x = states.points(l).float().cpu()
         signs = torch.randint(2, (len(x), size), generator=generator)*2. - 1

@@ -133,7 +133,7 @@ def environment()->dict:
     "Versions, commit and hardware."
     import torch
 
-    from istar_nb.base.modes import available_accelerators
+    from istar_nb.base.devices import available_accelerators
     from istar_nb.base.processes import all_processes, process_count
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

@@ -27,7 +27,7 @@ from safetensors import SafetensorError
 
 from ..base.checks import check_number
 from ..base.files import absolute, check_writable, folder_beside, local_folder, local_path, run_lock
-from ..base.modes import joinable_accelerators, random_state, set_random_state
+from ..base.devices import joinable_accelerators, random_state, set_random_state
 from ..base.programs import check_alone, place_of_process, progress_bar, start_together, watched
 from ..text.encoders import quiet
 from .runs import Described, RunConfig, run_file

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from ..base.checks import check_choice, imported
 from ..base.covariance import covariance
-from ..base.modes import emulates_bf16, joinable_accelerators, random_state, set_random_state
+from ..base.devices import emulates_bf16, joinable_accelerators, random_state, set_random_state
 from ..base.processes import all_processes
 from ..base.programs import place_of_process, progress_bar
 from ..base.states import HiddenStates, is_causal, layer_count, read_states
