@@ -29,7 +29,7 @@ from .commands import (check_file, check_store, demo_command, from_file,
                                    pretrain_command, say_collapsed, say_failures, sweep_command, train_command)
 from .measuring import compare_command, health_command, measure_command
 from ..base.checks import near
-from ..base.files import check_writable, local_path, write_file
+from ..base.files import check_writable, ending, local_path, write_file
 from ..base.programs import Lasting
 from ..text.frames import file_format
 from ..text.tasks import TASKS
@@ -296,7 +296,7 @@ def _meant(
     given:Mapping[str,object], # the options that were typed
 )->str:
     "The option that a word alone stands for."
-    path, suffix = local_path(word), local_path(word).suffix.lower()
+    path, suffix = local_path(word), ending(word)
     if name in ("demo", "runs", "judge"):
         return dict(demo="task", runs="root", judge="runs")[name]
     if word in TASKS:

@@ -15,27 +15,17 @@ from pathlib import Path
 from typing import Literal
 
 from .commands import check_file, check_positive, kept
-from ..base.files import check_writable, files_of, local_path
+from ..base.files import check_writable, ending, files_of, local_path, text_lines, unreadable
 from ..base.programs import place_of_process, waiting
 from ..text.frames import column_texts, file_format, labelled_texts, read_splits
 
 # %% ../../nbs/app/02_measuring.ipynb #80d4ec95
 def _lines_of(text:str|Path)->Iterator[tuple[str]]:
-    "The lines of a file, URL or pipe that are not blank; an error names the line that is not UTF-8."
-    standard, how = str(text) == "-", dict(encoding="utf-8-sig", errors="surrogateescape")
-    if "://" in str(text):
-        import fsspec
-        opened = fsspec.open(str(text), "r", **how)
-    else:
-        opened = open(0 if standard else text, closefd=not standard, **how)
-    with opened as file:
-        for number, line in enumerate(file, 1):
-            try:
-                line.encode()
-            except UnicodeEncodeError:
-                raise ValueError(f"{text} is not UTF-8 in line {number}") from None
-            if line := line.strip():
-                yield line,
+    "The lines of a file, URL or pipe that are not blank."
+    try:
+        yield from ((line,) for line in map(str.strip, text_lines(text)) if line)
+    except Exception as e:    # a damaged archive can fail in any way
+        raise unreadable(text, "text", e) from e
 
 # %% ../../nbs/app/02_measuring.ipynb #b823d764
 def spread_rows(rows:Sequence, limit:int|None)->Sequence:
@@ -87,7 +77,7 @@ class TextOptions:
             raise ValueError("--column needs a file or folder: the standard input is read line by line")
         files = [path]
         if not table and (path.is_dir() or "*" in self.text or "://" in self.text):
-            files = files_of(self.text, lambda name: name.lower().endswith(".txt"))
+            files = files_of(self.text, lambda name: ending(name) == ".txt")
         if not files:
             raise ValueError(f"there is no .txt file in {self.text}: of tables, say with --column which texts to "
                              "measure, or name those of points, such as 'folder/*.parquet'")

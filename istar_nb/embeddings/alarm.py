@@ -43,19 +43,25 @@ class CollapseAlarm(TrainerCallback, LightningCallback):
         self.stop, self.layer, self.track, self.kinds, self.early = stop, layer, track, kinds, early
         if not set(kinds or ()) <= {"total", "cone", "dimensional"}:
             raise ValueError(f"`kinds` must be some of total, cone and dimensional, not {kinds!r}")
-        self.hooks, self.steps, self.said, self.losing = ExitStack(), 0, set(), set()
+        self.hooks = ExitStack()
+        self.reset()
+
+    def reset(self)->None:
+        "Forget a training, and its model."
+        self.hooks.close()
+        self.steps, self.said, self.losing, self.usual, self.log = 0, set(), set(), ("total", "cone"), None
         self.reference:dict[str,Jackknifed]|None = None
         self.verdict:Verdict|None = None
 
     def attach(self,
         model:nn.Module, # that is trained
     )->"CollapseAlarm":  # itself, a context that ends the watching
-        "Watch a model from now on."
-        self.hooks.close()
+        "Watch a model from now on; what was seen of another one is forgotten."
+        self.reset()
         if hasattr(model, "encode") and hasattr(model, "similarity") and self.layer is None:    # a SentenceTransformer
             self.metric = IsotropyMetrics()
             self.hooks.callback(model.register_forward_hook(self._record).remove)
-            self.kinds = self.kinds or ("total", "cone", "dimensional")
+            self.usual = "total", "cone", "dimensional"
             return self
         name = self.layer or next(reversed(repeated_blocks(model)), None)
         if name is None:
@@ -81,8 +87,7 @@ class CollapseAlarm(TrainerCallback, LightningCallback):
         found = stream_kinds(seen)
         self.metric.reset()
         self.reference = self.reference or found
-        kinds = self.kinds or ("total", "cone")
-        counted = {name: found[name] for name in kinds if name in found}
+        counted = {name: found[name] for name in self.kinds or self.usual if name in found}
         self.verdict = verdict_on(counted, self.reference)
         told = {name: self.verdict.sentence for name, word in self.verdict.kinds.items() if word == "collapsed"}
         if self.early:    # lost at this look and at the one before
@@ -94,9 +99,9 @@ class CollapseAlarm(TrainerCallback, LightningCallback):
         self.said |= new.keys()
         for sentence in dict.fromkeys(new.values()):
             warnings.warn(f"step {self.steps}: {sentence}", stacklevel=2)
-        if self.track is not None:
-            self.track({f"collapse_{name}": float(kind.value) for name, kind in found.items()}
-                       | dict(collapse_room=self.verdict.room))
+        if track := self.track or self.log:
+            track({f"collapse_{name}": float(kind.value) for name, kind in found.items()}
+                  | dict(collapse_room=self.verdict.room))
         return self.verdict
 
     @property
@@ -116,8 +121,8 @@ class CollapseAlarm(TrainerCallback, LightningCallback):
 
     def on_train_start(self, trainer, pl_module):
         "Lightning's."
-        self.track = self.track or pl_module.log_dict
         self.attach(pl_module)
+        self.log = pl_module.log_dict
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         self.step()

@@ -7,6 +7,7 @@ __all__ = ['PARTS', 'between_share', 'Audit', 'audit']
 
 # %% ../../nbs/report/11_audit.ipynb #ad170002
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -99,7 +100,7 @@ def _read(encoder, texts:list, layers:object, batch_size:int, max_length:int, se
 
 # %% ../../nbs/report/11_audit.ipynb #ad17000f
 def audit(
-    model:str|tuple,       # a name, or a model and its tokenizer
+    model:str|Path|tuple,  # a name, or a model and its tokenizer
     texts:Iterable,        # strings, or pairs of strings
     layers:int|Iterable[int]|str|None="all", # layer numbers, 0 the embeddings; None for 1…L, without them
     hub:bool=False,        # allow downloads from the Hugging Face hub
@@ -115,7 +116,7 @@ def audit(
     texts, layers = list(text_tuples(texts)), layer_numbers(layers)
     with waiting("loading the model", progress):
         encoder = find_encoder(model, hub)
-    name = model if isinstance(model, str) else type(encoder.model).__name__
+    name = str(model) if isinstance(model, (str, Path)) else type(encoder.model).__name__
     check_layers(name, layers, layer_count(encoder.model))
     found, positions = _read(encoder, texts, layers, batch_size, max_length, seed, progress, memory)
     real = max(m.count for m in found["text"].values())

@@ -340,6 +340,8 @@ def compare(
     neighbors = check_number("neighbors", neighbors, "[1, inf)", whole=True)
     sample = check_number("sample", sample, "[5, inf)", whole=True)
     things = [str(m) if isinstance(m, Path) else m for m in [a, *(b if isinstance(b, list) else [b])]]
+    if len(things) < 2:
+        raise ValueError("`b` is an empty list: there is nothing to compare `a` with")
     memory = allowed_memory(memory, 1/2)
     if texts is None:
         seen, source = _rows_seen(things, sample, memory, tokens, layers)

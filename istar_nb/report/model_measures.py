@@ -343,12 +343,12 @@ def model_label(
 
 # %% ../../nbs/report/02_model_measures.ipynb #fe3dcca9
 def find_encoder(
-    model:str|tuple, # a name, or a model and its tokenizer
+    model:str|Path|tuple, # a name, or a model and its tokenizer
     hub:bool,        # allow downloads
     **loading,       # of `load_encoder`: `dtype`, `device_map`
 )->Encoder:
     "A model by its name, or one in memory with its tokenizer."
-    if isinstance(model, str):
+    if isinstance(model, (str, Path)):
         with torch.random.fork_rng([]):    # random weights, as of tiny models, are the same on every process
             torch.default_generator.manual_seed(0)
             return load_encoder(model, hub=hub, **loading)

@@ -22,40 +22,21 @@ from typing import Any
 import numpy as np
 
 from ..base.checks import check_number, near
-from ..base.files import files_of, is_hidden, local_path, open_root
+from ..base.files import ending, files_of, is_hidden, local_path, open_file, text_lines, unreadable
 
 # %% ../../nbs/text/00_frames.ipynb #1c13d77a
 _formats = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 _saved = ("dataset_dict.json", "state.json")    # files that `save_to_disk` writes beside its tables
 
 def file_format(path:Path)->str|None: # such as ".csv"; None for a file that is no table
-    "The ending that says how a file is read; one of a compressed file is looked through."
-    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in (".gz", ".xz", ".bz2", ".zst")]
-    return suffixes[-1] if suffixes and suffixes[-1] in _formats else None
+    "The ending that says how a file is read."
+    return found if (found := ending(path)) in _formats else None
 
 def _is_table(name:str)->bool: # `name`: of a file, below a folder
     "Whether a file is one of the tables of a folder."
     path = Path(name)
     return file_format(path) is not None and not is_hidden(name) and path.name not in (
         *_saved, "dataset_info.json", "dataset_infos.json")
-
-# %% ../../nbs/text/00_frames.ipynb #6415dbcb
-def _open(file:str|Path): # bytes
-    "A file here or elsewhere, decompressed."
-    fs, path = open_root(file)
-    if "://" not in str(file) and Path(path).is_fifo():
-        return open(path, "rb")    # fsspec asks for a size, which a pipe does not have
-    return fs.open(path, "rb", compression="infer")
-
-
-def _lines(file:str|Path)->Iterator[str]:
-    "The lines of a file; an error for one that is not UTF-8."
-    with _open(file) as opened:
-        for number, line in enumerate(opened, 1):
-            try:
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError:
-                raise ValueError(f"it is not UTF-8 in line {number}") from None
 
 # %% ../../nbs/text/00_frames.ipynb #dea7d47b
 most_of_a_cell = 2**24    # characters; more between two quotation marks are a mistake
@@ -114,8 +95,8 @@ def _text_rows(file:str|Path)->Iterator[tuple[int|None,Mapping]]: # first line; 
     "The rows of a file of text."
     kind = file_format(Path(file))
     if _formats[kind] == "json":
-        return _json_rows(_lines(file))
-    return _named_rows(_lines(file), "\t" if kind == ".tsv" else ",")
+        return _json_rows(text_lines(file, "\n"))
+    return _named_rows(text_lines(file, "\n"), "\t" if kind == ".tsv" else ",")
 
 
 def row_place(
@@ -168,7 +149,7 @@ def _read_file(path:Path)->list[Mapping]:
     import pyarrow.parquet as parquet
     from datasets import Dataset
     from datasets.table import InMemoryTable
-    with _open(path) as file:
+    with open_file(path) as file:
         return frame_rows(Dataset(InMemoryTable(parquet.read_table(file))), "train")
 
 # %% ../../nbs/text/00_frames.ipynb #22edd6d0
@@ -197,11 +178,6 @@ def _read_folder(folder:Path)->tuple[str,dict[str,list]]: # format, and split ->
                          for split, files in splits.items()}
 
 # %% ../../nbs/text/00_frames.ipynb #c77e560d
-def _unreadable(path:str|Path, error:Exception)->ValueError: # the error of whichever library reads this format
-    why = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return ValueError(f"{path} cannot be read as a table: {why}")
-
-
 def _splits(path:Path)->tuple[str,dict[str,list]]: # format, and split -> rows
     "The tables of a file or folder, without the types of columns."
     if not path.exists():
@@ -211,7 +187,7 @@ def _splits(path:Path)->tuple[str,dict[str,list]]: # format, and split -> rows
     try:
         return _read_folder(path) if path.is_dir() else (_formats[file_format(path)], dict(train=_read_file(path)))
     except Exception as e:
-        raise _unreadable(path, e) from e
+        raise unreadable(path, "a table", e) from e
 
 
 def read_alike(
@@ -321,7 +297,7 @@ def _column_parts(file:str, *columns:str|None)->Iterator[tuple[list[str],list[It
                 yield from ((table.column_names, list(map(part.get, columns))) for part in table.iter(8192))
         elif kind == ".parquet":
             import pyarrow.parquet as parquet
-            with _open(file) as opened:
+            with open_file(file) as opened:
                 names = (table := parquet.ParquetFile(opened)).schema_arrow.names
                 yield names, []
                 for part in table.iter_batches(8192, columns=list(columns)):
@@ -335,7 +311,7 @@ def _column_parts(file:str, *columns:str|None)->Iterator[tuple[list[str],list[It
                     cells = {column: [found[column].get(cell, cell) for cell in cells[column]] for column in columns}
                 yield list(dict.fromkeys(name for row in part for name in row)), [cells[column] for column in columns]
     except Exception as e:
-        raise _unreadable(file, e) from e
+        raise unreadable(file, "a table", e) from e
 
 
 def _column_cells(file:str, *columns:str|None)->Iterator[tuple]: # a row's cells; "" for an empty one
