@@ -372,6 +372,22 @@ def test_an_alarm_sees_a_model_with_an_encode_of_its_own_and_refuses_one_without
         alarm.attach(nn.Linear(8, 8))
 
 
+def test_an_alarm_sees_a_compiled_model_of_sentences():
+    "It is compiled and called before, so that the hook is a reason to compile it anew."
+    class Sentences(nn.Linear):
+        encode = similarity = None
+        def forward(self, x): return dict(sentence_embedding=super().forward(x).tanh())
+
+    torch._dynamo.reset()
+    model, x = Sentences(64, 64), torch.randn(200, 64, generator=torch.Generator().manual_seed(0))
+    model.compile(backend="eager")
+    model(x)
+    with inb.CollapseAlarm(every=1).attach(model) as alarm:
+        model(x)
+        assert alarm.step().kinds == dict.fromkeys(("total", "cone", "dimensional"), "healthy")
+    torch._dynamo.reset()
+
+
 def test_an_alarm_leaves_no_hook_behind_after_an_error_in_lightning(tmp_path):
     lightning = pytest.importorskip("lightning.pytorch")
 

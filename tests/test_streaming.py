@@ -340,6 +340,16 @@ def test_explained_variance_is_given_for_as_many_directions_however_few_points_t
     assert_close(found["ev_20"], explained_variance(x, 20) if n > 20 else torch.tensor(1.))
 
 
+def test_a_metric_may_stand_in_a_compiled_step():
+    torch._dynamo.reset()
+    x, plain, compiled = torch.randn(40, 16), IsoScoreMetric(), IsoScoreMetric()
+    def step(metric, x): metric.update(2*x)
+    step(plain, x)
+    torch.compile(step, backend="eager")(compiled, x)
+    assert compiled.count == 40 and compiled.compute() == plain.compute()
+    torch._dynamo.reset()
+
+
 def test_one_point_that_differs_is_measured():
     x = torch.ones(40, 8)
     x[-1] = torch.arange(8.)

@@ -70,6 +70,7 @@ class CollapseAlarm(TrainerCallback, LightningCallback):
         self.metric = self.hooks.enter_context(watch(model, name, tokens="cls")).metrics[name]
         return self
 
+    @torch.compiler.disable
     def _record(self, model:nn.Module, args:tuple, output:Any)->None:
         if model.training and isinstance(output, Mapping) and isinstance(x := output.get("sentence_embedding"), Tensor):
             with recording, torch.no_grad():

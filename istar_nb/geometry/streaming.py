@@ -75,6 +75,7 @@ class StreamingMetric(Metric):
     @property
     def update_called(self)->bool: return self.count > 0 or super().update_called
 
+    @torch.compiler.disable    # sums change their shapes, and keys are NumPy's
     def update(self,
         x:Tensor|np.ndarray,   # (n, d) points or (B, T, d) states, floating point, n or B ≥ 0
         mask:Tensor|None=None, # (n,) or (B, T) bool or integer, non-zero marks what counts; None for everything
