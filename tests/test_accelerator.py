@@ -8,7 +8,7 @@ import os
 from collections import Counter
 from contextlib import nullcontext
 from copy import deepcopy
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import pytest
@@ -29,6 +29,11 @@ from istar_nb.penalties.integrations import IsotropyTrainerMixin
 from istar_nb.penalties.isolayer import IsoBN, IsoLayer, JointLoss, isotropy_loss
 from istar_nb.geometry.measures import (effective_rank, explained_variance, mean_activation,
                                         mean_cosine, outlier_dimensions, partition_score, spectrum, sv_anisotropy)
+from istar_nb.embeddings.alarm import CollapseAlarm
+from istar_nb.embeddings.health import health
+from istar_nb.report.audit import audit
+from istar_nb.report.comparing import compare
+from istar_nb.report.isotropy import measure
 from istar_nb.report.model_measures import measure_model
 from istar_nb.text.features import text_batches
 from istar_nb.base.devices import accelerators, random_state, same_random_state, set_random_state
@@ -372,6 +377,41 @@ def test_watch_counts_states_that_are_not_finite(sim):
     with torch.no_grad(): model.embeddings.word_embeddings.weight[tokens_of()["input_ids"][0, 1]] = torch.inf
     with watch(model.to(sim.device)) as seen, torch.no_grad(): model(**on(sim.device, tokens_of()))
     assert all(int(count) > 0 for count in seen.skipped.values())
+
+
+DOCSTRINGS = [row["sentence"] for row in load_task("stdlib-docs").validation[:40]]
+
+def _looked_at():
+    "What an alarm says of a model of two equal blocks."
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(2)))
+    with CollapseAlarm(every=1).attach(model) as alarm:
+        model(torch.randn(60, 64))
+        return alarm.step()
+
+def _of_points():
+    "What `health` says of points from NumPy, and `compare`."
+    x = np.random.default_rng(0).normal(size=(60, 64)).astype("float32")
+    found = health(x, pairs=[(i, i + 1, i % 7) for i in range(30)], relevant=[(i, i + 1) for i in range(20)], k=3,
+                   labels=[i % 3 for i in range(60)], queries=x[:9] + 1)
+    return found, compare(x, x + 0.1)
+
+def _penalty(make):
+    "A penalty of states that are where torch puts them."
+    layers, mask = [torch.randn(6, 7, 16, requires_grad=True) for _ in range(3)], torch.ones(6, 7, dtype=torch.bool)
+    return make()(HiddenStates(layers, mask, most=40), torch.arange(6) % 2)
+
+BY_DEFAULT = {
+    "measure": lambda: measure("tiny-bert", DOCSTRINGS), "audit": lambda: audit("tiny-bert", DOCSTRINGS), "points": _of_points,
+    "health": lambda: health("tiny-bert", DOCSTRINGS), "alarm": _looked_at,
+    "two devices": lambda: compare("tiny-bert", load_encoder("tiny-bert"), DOCSTRINGS),
+    "metric": lambda: IsotropyMetrics()(torch.randn(50, 16)),
+    **{make.__name__: partial(_penalty, make) for make in (UnbiasedIStar, CosReg, EntropyRegularizer)}}
+
+
+@pytest.mark.parametrize("name", BY_DEFAULT)
+def test_torchs_default_device_may_be_an_accelerator(name, gpu):
+    "As after `torch.set_default_device('cuda')`: what must be on the host is made there."
+    with torch.device(gpu.device): BY_DEFAULT[name]()
 
 
 @pytest.mark.parametrize("tokens, sim", [("real", True), ("real", False), ("cls", False), ("mean", False)], indirect=["sim"])

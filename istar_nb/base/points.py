@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['chunk_rows', 'blocks', 'from_numpy', 'check_tensor', 'as_points', 'working_dtype', 'has_float64', 'scalar_dtype',
            'peak', 'unit_of', 'check_finite', 'magnitude', 'power_of_two', 'check_spread', 'host_numbers',
-           'check_cloud', 'about_mean', 'unit_rows', 'centred_chunks', 'add_products_', 'mirror_', 'squared']
+           'check_cloud', 'about_mean', 'unit_rows', 'shuffled', 'centred_chunks', 'add_products_', 'mirror_',
+           'squared']
 
 # %% ../../nbs/base/00_points.ipynb #ad7f100f
 import math
@@ -176,6 +177,14 @@ def unit_rows(
     "Rows divided by their lengths."
     x = x.to(scalar_dtype(x))
     return x/torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
+
+# %% ../../nbs/base/00_points.ipynb #0up10005
+def shuffled(
+    count:int,   # of numbers
+    seed:int=0,  # of the draw
+)->Tensor:       # (count,) int64 on the host
+    "The numbers from 0 in a random order."
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed), device="cpu")
 
 # %% ../../nbs/base/00_points.ipynb #f81968db
 chunk_rows = 2048  # rows centred at a time on a CPU: enough for a fast product, few enough for the cache

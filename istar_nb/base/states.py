@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from .checks import check_choice, check_number
-from .points import as_points, from_numpy
+from .points import as_points, from_numpy, shuffled
 
 # %% ../../nbs/base/03_states.ipynb #e346b5e9
 TOKENS = ("real", "cls", "all")
@@ -180,7 +180,7 @@ def sampled(
     rows = chosen.flatten().nonzero().squeeze(1)
     if most is None or len(rows) <= most:
         return chosen
-    kept = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:most]]
+    kept = rows[shuffled(len(rows), seed)[:most]]
     return torch.zeros_like(chosen).flatten().index_fill(0, kept, True).view_as(chosen)
 
 # %% ../../nbs/base/03_states.ipynb #a7e8f4d0
@@ -196,7 +196,7 @@ def side_by_side(
 )->tuple[Tensor,list[int]]: # (G, m) and G, as in `Sentences`
     "The chosen tokens of each sentence in one row, padded at the end."
     lengths, order = chosen.sum(1).sort(descending=True, stable=True)
-    numbers = torch.arange(chosen.numel()).view_as(chosen).masked_fill(~chosen, -1)
+    numbers = torch.arange(chosen.numel(), device="cpu").view_as(chosen).masked_fill(~chosen, -1)
     lengths = lengths[lengths > 0].tolist()
     numbers = numbers.gather(1, chosen.logical_not().int().argsort(dim=1, stable=True))[order]
     return numbers[:len(lengths), :max(lengths, default=0)], lengths
@@ -342,7 +342,7 @@ def joined(
     length = max(part.mask.shape[1] for part in parts)
     def longer(x): return nn.functional.pad(x, (0, 0)*(x.ndim-2) + (0, length-x.shape[1]))
     def one(tensors): return None if tensors[0] is None else torch.cat([longer(x) for x in tensors])
-    there = [torch.ones(part.mask.shape, dtype=torch.bool) if part.there is None else part.there for part in parts]
+    there = [torch.ones_like(part.host_mask, dtype=torch.bool) if part.there is None else part.there for part in parts]
     causal = [part.causal for part in parts]
     return replace(parts[0], layers=[one(same) for same in zip(*(part.layers for part in parts))],
                    mask=one([part.mask for part in parts]), there=one(there),

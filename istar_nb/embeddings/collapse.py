@@ -91,7 +91,7 @@ def neighbours(
     squares, found = x.square().sum(1), []
     unit_error = squares.std()/squares.mean()/len(x)**0.5
     for start in range(0, len(x), 1024):
-        part, own = x[start:start + 1024], torch.arange(min(1024, len(x) - start))
+        part, own = x[start:start + 1024], torch.arange(min(1024, len(x) - start), device=x.device)
         distances = squares[own + start, None] + squares - 2*part @ x.T
         distances[own, own + start] = torch.inf
         found.append(distances.topk(min(k, len(x) - 1), largest=False))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..base.checks import check_number
 from ..base.files import local_path
-from ..base.points import peak, power_of_two, unit_rows
+from ..base.points import peak, power_of_two, shuffled, unit_rows
 from .collapse import COLLAPSES, Neighbours, near_duplicate, kinds_of, verdict_on
 from .quality import (_cosine_matrix, agreement, bit_balance, cosine_quantiles,
                                          difference_verdict, judged_pairs, judged_recalls,
@@ -90,7 +90,7 @@ def _query_findings(texts:Tensor, queries:Tensor)->list[dict]:
 def _variant_rows(x:Tensor, asked:Questions, dims:Sequence[int], k:int, margin:float, most:int=600)->list[dict]:
     "Every variant, judged on what it was not fitted to."
     x, held = (x/power_of_two(peak(x))).numpy(), asked.held    # cosines stay
-    held = held[torch.randperm(len(held), generator=torch.Generator().manual_seed(0))[:most]].numpy()
+    held = held[shuffled(len(held))[:most]].numpy()
     fit, rows, cosines, found, before = x[asked.fit.numpy()], [], [], [], None
     for v in variants(x.shape[1], len(fit), dims):
         change = v.transformer().fit(fit).transform

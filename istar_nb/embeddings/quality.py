@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..base.points import unit_rows
+from ..base.points import shuffled, unit_rows
 from ..geometry.second_moments import MEMBERS, Jackknifed, estimate, row_sums, traces_over
 from ..geometry.unbiased import jackknife_error
 from ..report.statistics import Interval
@@ -72,13 +72,13 @@ def cosine_quantiles(
     if len(x) < groups:
         raise ValueError(f"quantiles of cosines need {groups} texts, and there are {len(x)}")
     unit = unit_rows(x).float()
-    parts = unit[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))].tensor_split(groups)
-    counts = torch.zeros(groups, groups, bins, dtype=torch.float64)
+    parts = unit[shuffled(len(x))].tensor_split(groups)
+    counts = torch.zeros(groups, groups, bins, dtype=torch.float64, device="cpu")
     for g, a in enumerate(parts):
         for h, b in enumerate(parts[g:], g):
             cosines = (a @ b.T).clamp(-1, 1)
             if g == h:
-                cosines = cosines[tuple(torch.triu_indices(len(a), len(a), 1))]
+                cosines = cosines[tuple(torch.triu_indices(len(a), len(a), 1, device=a.device))]
             counts[g, h] = torch.histc(cosines.flatten(), bins, -1, 1)
     own = counts.sum(1) + counts.sum(0) - counts.diagonal().T
     total = counts.sum((0, 1))
@@ -86,8 +86,8 @@ def cosine_quantiles(
         below = torch.cat([counts.new_zeros(1), counts.cumsum(0)])/counts.sum()
         return float(np.interp(level, below.numpy(), np.linspace(-1, 1, bins + 1)))
     def both(level):
-        without = torch.tensor([quantile(total - part, level) for part in own], dtype=torch.float64)
-        return Jackknifed(torch.tensor(quantile(total, level), dtype=torch.float64), jackknife_error(without))
+        without = torch.tensor([quantile(total - part, level) for part in own], dtype=torch.float64, device="cpu")
+        return Jackknifed(without.new_tensor(quantile(total, level)), jackknife_error(without))
     return {level: both(level) for level in levels}
 
 # %% ../../nbs/embeddings/02_quality.ipynb #51e9c29a
@@ -109,7 +109,7 @@ def largest_share(x:Tensor)->tuple[Jackknifed,int]: # (n, d) -> share in (0, 1],
 
 # %% ../../nbs/embeddings/02_quality.ipynb #951ebf6f
 def _cosine_matrix(x:np.ndarray|Tensor)->Tensor: # (n, n) float64, zero on the diagonal
-    x = unit_rows(torch.as_tensor(x))
+    x = unit_rows(torch.as_tensor(x, device="cpu"))
     return (x @ x.T).fill_diagonal_(0)
 
 
@@ -179,7 +179,7 @@ def recalls(
 )->np.ndarray:                  # (q,) in [0, 1]
     "Relevant documents among the k nearest by cosine to every query but itself, as a share; ties count by probability."
     queries, documents = (unit_rows(x).float() for x in (queries, documents))
-    own = torch.full((len(queries),), -1) if own is None else own
+    own = torch.full((len(queries),), -1, device="cpu") if own is None else own
     k, rows, found = min(k, len(documents) - bool((own >= 0).any())), iter(relevant), []
     close = 1e-6    # float32 does not tell cosines apart that are closer
     for part, itself in zip(queries.split(1024), own.split(1024)):

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..base.points import shuffled
+
 # %% ../../nbs/embeddings/03_questions.ipynb #daad360e
 class Questions(NamedTuple):
     "Numbers of texts, or of rows of a file."
@@ -62,17 +64,18 @@ def _tuples(rows:Iterable|None, name:str, size:int)->list[tuple]:
     return found
 
 # %% ../../nbs/embeddings/03_questions.ipynb #331e0363
-def _numbers(found:Iterable[int])->Tensor: return torch.tensor(sorted(set(found)), dtype=torch.long)
+def _tensor(numbers:Iterable)->Tensor: return torch.tensor(list(numbers), dtype=torch.long, device="cpu")
+def _numbers(found:Iterable[int])->Tensor: return _tensor(sorted(set(found)))
 
 
 def _halves(count:int, seed:int)->tuple[Tensor,Tensor]:
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    order = shuffled(count, seed)
     return order[:count//2].sort().values, order[count//2:].sort().values
 
 
 def _divided(described:Tensor, pairs:Tensor, searched:Tensor, own:bool, seed:int)->tuple[Tensor,Tensor,Tensor]:
     "What is fitted to, what is held out, and which pairs are judged."
-    every = torch.arange(len(pairs))
+    every = torch.arange(len(pairs), device="cpu")
     judged = torch.cat([pairs.flatten(), searched]).unique()
     if not len(judged):
         first, second = _halves(len(described), seed)
@@ -107,9 +110,9 @@ def _judged_rows(index, pairs, relevant, documents)->tuple: # pairs, gold, queri
     for i, document in enumerate(documents):
         found[_number(index, document, f"`documents`: number {i}")] = None
     place = {document: i for i, document in enumerate(found)}
-    queries, own = (torch.tensor(list(some), dtype=torch.long) for some in (wanted, (place.get(q, -1) for q in wanted)))
-    return (torch.tensor(rows, dtype=torch.long).reshape(-1, 2), np.array(gold), queries,
-            torch.tensor(list(place), dtype=torch.long), [{place[d] for d in some} for some in wanted.values()], own)
+    queries, own = (_tensor(some) for some in (wanted, (place.get(q, -1) for q in wanted)))
+    return (_tensor(rows).reshape(-1, 2), np.array(gold), queries, _tensor(place),
+            [{place[d] for d in some} for some in wanted.values()], own)
 
 # %% ../../nbs/embeddings/03_questions.ipynb #1ed955e9
 def questions(
@@ -139,7 +142,7 @@ def questions(
         raise ValueError(f"`texts` must be at least 20 different ones, and there are {len(described)}")
     most = 20_000    # texts that describe and fit; more are sampled
     if len(described) > most:
-        kept = torch.randperm(len(described), generator=torch.Generator().manual_seed(seed))[:most]
+        kept = shuffled(len(described), seed)[:most]
         described = described[kept.sort().values]
     fit, held, kept = _divided(described, rows, torch.cat([queries, found]), listed is not None, seed)
     if len(fit) < 10:
@@ -153,7 +156,7 @@ def questions(
         raise ValueError(f"`labels` must have at least two different classes, and all are {classes[0]!r:.60}")
     if labels is not None and len(set(classes)) == len(classes):
         raise ValueError(f"`labels` must give two texts the same class, and all {len(classes)} differ")
-    labelled = torch.tensor(given if labels is not None else [], dtype=torch.long)
+    labelled = _tensor(given if labels is not None else [])
     return Questions(described, fit, held, rows[kept], gold[kept.numpy()], queries, found, wanted, own,
                      _numbers([*queries.tolist(), *more]), labelled, np.array(classes))
 
@@ -166,7 +169,7 @@ def in_roles(
     def role(text): return "query" if text in searching else "document" if len(asked.searching) else ""
     def of(texts, role):
         numbers = [rows.setdefault((text, role(text)), len(rows)) for text in texts.flatten().tolist()]
-        return torch.tensor(numbers, dtype=torch.long).reshape(texts.shape)
+        return _tensor(numbers).reshape(texts.shape)
     found = {name: of(getattr(asked, name), role) for name in ("described", "fit", "held", "labelled", "documents")}
     found |= dict(pairs=of(asked.pairs, lambda text: ""), queries=of(asked.queries, lambda text: "query"),
                   searching=of(asked.searching, lambda text: "query"))

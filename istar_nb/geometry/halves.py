@@ -130,7 +130,7 @@ folded_to = 1024    # coordinates onto which points are folded whose sums would 
 
 def bags_of(d:int, r:int)->Tensor: # (d,) from 0 to r-1
     "In which of r bags every coordinate is, always the same ones."
-    return torch.empty(d, dtype=torch.int64).index_copy(0, keys_of(np.arange(d)).argsort(), torch.arange(d) % r)
+    return keys_of(np.arange(d)).argsort().argsort() % r
 
 
 def fold(
@@ -201,11 +201,11 @@ class Halves:
         device:torch.device|str|None=None, # of all that is kept; None: of the first points, where that has float64
     ):
         self.memory, self.about, self.onto, self.device = memory, origin, onto, device
-        self.origin = torch.zeros(0, dtype=torch.float64, device=device)    # (d,), as soon as d is known
+        self.origin = torch.zeros(0, dtype=torch.float64, device=device or "cpu")    # (d,), as soon as d is known
         self.sums = self.origin.new_zeros(2, 4, 1)     # (2, r+4, r+1) high and low digits of `packed` sums; see `whole`
         self.lines = self.origin.new_zeros(2, 6, 0)    # (2, 6, d) if r < d, of `_lines_of` both halves, likewise
-        self.points = torch.empty(0, 0, device=device)    # (k, d or r) of the sample
-        self.keys = torch.empty(0, dtype=torch.int64)     # (k,) on the host, of their sentences
+        self.points = torch.empty(0, 0, device=device or "cpu")    # (k, d or r) of the sample
+        self.keys = torch.empty(0, dtype=torch.int64, device="cpu")     # (k,) on the host, of their sentences
         self.places = self.keys    # (k,) of the points: the number of the unit times 2²⁴, and which point of it
 
     @property
@@ -308,7 +308,7 @@ class Halves:
         mine = found.keys <= (kept.max() if len(kept) else -1)
         rows = found.points[mine.to(device)].to(torch.float64 if wide else torch.float32)
         found.points, found.keys = gathered(rows), gathered(found.keys[mine]).cpu()
-        found.places = torch.arange(len(found.keys))
+        found.places = torch.arange(len(found.keys), device="cpu")
         for sums in () if found.whole else (found.sums, found.lines):
             dist.all_reduce(sums, group=group)
         return found
@@ -415,7 +415,7 @@ def sentence_keys(
     if numbers.shape != (len(lengths),) or numbers.dtype.kind not in "iu" or (numbers < 0).any():
         raise ValueError(f"`sentences` must be ({len(lengths)},) whole numbers from 0, one for every row of `x`, "
                          f"not {numbers.dtype} of shape {numbers.shape}")
-    return keys_of(numbers).repeat_interleave(torch.as_tensor(lengths, dtype=torch.int64))
+    return keys_of(numbers).repeat_interleave(torch.tensor(lengths, dtype=torch.int64, device="cpu"))
 
 
 def told_apart(
@@ -719,8 +719,8 @@ def measures_of(
         plain = _centred.get(name, name)
         found[f"{plain}_corrected"], errors[f"{plain}_corrected"] = found[plain], errors[plain]
     marks = torch.zeros_like(place.mean, dtype=torch.bool).index_fill(0, outliers.ids, True)
-    others = dict(outliers=marks, count=torch.tensor(n), outlier_count=torch.tensor(outliers.count),
-                  mean_activation=place.mean.float())
+    counts = dict(zip(("count", "outlier_count"), torch.tensor([n, outliers.count], device="cpu")))
+    others = dict(outliers=marks) | counts | dict(mean_activation=place.mean.float())
     return Estimates({name: value.float() for name, value in values.items()} | others,
                     {name: error.float() for name, error in errors.items()}, found, cloud.keys)
 

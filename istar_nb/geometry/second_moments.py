@@ -278,7 +278,7 @@ def cka_of_layers(
         return rows, hsic_of_rows(rows, rows)
     def one(a, b):
         if a is None or b is None:
-            return torch.full((2,), torch.nan, dtype=torch.float64)
+            return torch.full((2,), torch.nan, dtype=torch.float64, device="cpu")
         found = _cka_of(hsic_of_rows(a[0], b[0]), a[1], b[1], a[0].shape[1], b[0].shape[1])
         return torch.stack([found.value, jackknife_error(found.without)]).cpu()
     seconds = list(map(even, ys))

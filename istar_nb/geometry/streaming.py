@@ -48,7 +48,7 @@ class StreamingMetric(Metric):
         self.tokens, self.causal = check_choice("tokens", tokens, TOKENS), bool(causal)
         self.memory = allowed_memory(memory, 1/3)    # computing takes as much twice more
         for name in _states:
-            self.add_state(name, getattr(Halves(), name), persistent=True)
+            self.add_state(name, getattr(Halves(device=self.device), name), persistent=True)
         self.add_state("numbered", torch.tensor(0), persistent=True)    # sentences that came without a number
         # without it, a collection would take metrics of other tokens for one as long as nothing is padding
         self.add_state("choice", torch.tensor(2*TOKENS.index(tokens) + self.causal), dist_reduce_fx="max")

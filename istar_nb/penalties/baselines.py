@@ -251,7 +251,7 @@ class KoLeo(LayerPenalty):
 # %% ../../nbs/penalties/01_baselines.ipynb #8a500017
 def _slices(d:int, count:int, seed:int, like:Tensor)->Tensor: # (d, count)
     "Random directions, the same on every process and device."
-    drawn = torch.randn(d, count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    drawn = torch.randn(d, count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64, device="cpu")
     return (drawn/drawn.norm(dim=0)).to(like)
 
 # %% ../../nbs/penalties/01_baselines.ipynb #8a500019
@@ -264,7 +264,7 @@ def sigreg(
 )->Tensor:                               # () float32 or float64, ≥ 0; differentiable
     "Distance of random projections from N(0, 1) by characteristic functions (Balestriero & LeCun 2025, *LeJEPA*)."
     slices = check_number("slices", slices, "[1, inf)", whole=True)
-    x, knots = _points(x, mask), torch.linspace(0, 5, 9, dtype=torch.float64)
+    x, knots = _points(x, mask), torch.linspace(0, 5, 9, dtype=torch.float64, device="cpu")
     count = sum(_counts(x, torch.zeros((), dtype=torch.int64, device=x.device), group))
     projected, wide = x @ _slices(x.shape[1], slices, seed, x), scalar_dtype(x)
     phases = [t*projected for t in knots.tolist()]
@@ -286,7 +286,8 @@ class SIGReg(LayerPenalty):
     ):
         super().__init__(layers, tokens, scope)
         self.slices = check_number("slices", slices, "[1, inf)", whole=True)
-        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))    # of train mode: the seed of the next
+        # calls in train mode: the seed of the next one
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64, device="cpu"))
 
     def _apply(self, fn:Callable, *args, **kwargs)->"SIGReg":
         return self    # the count stays on the host: reading it waits for no device

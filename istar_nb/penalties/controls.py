@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ..base.checks import check_number
 from ..base.covariance import Moments, check_covariance
+from ..base.points import shuffled
 from ..base.processes import all_processes, averaged
 from ..base.states import HiddenStates, evaluating
 from ..geometry.scores import isoscore_from_cov, pooled_mean
@@ -34,7 +35,8 @@ class RandomDirection:
         if not self.parameters:
             raise ValueError("`parameters` has none that requires a gradient")
         generator = torch.Generator().manual_seed(seed)
-        drawn = [torch.randn(p.shape, generator=generator) for p in self.parameters]    # the same on every device
+        # the same on every device
+        drawn = [torch.randn(p.shape, generator=generator, device="cpu") for p in self.parameters]
         self.directions = [(x/x.norm()).to(p) for x, p in zip(drawn, self.parameters)]
 
     def __call__(self,
@@ -65,7 +67,7 @@ class Placebo:
         if not self.twin:
             raise ValueError("`parameters` has none that requires a gradient")
         generator = torch.Generator().manual_seed(seed)
-        self.orders = [[torch.randperm(n, generator=generator).to(p.device) for n in p.shape[:2]]
+        self.orders = [[torch.randperm(n, generator=generator, device="cpu").to(p.device) for n in p.shape[:2]]
                        for p in self.parameters]    # of rows and columns, the same on every device
         self.gradients = [torch.zeros_like(p) for p in self.twin]
 
@@ -100,7 +102,7 @@ def turned(
 )->Tensor:      # (..., d); of the same length, and orthogonal to x, if d is even
     "Vectors turned by a right angle in random planes of two dimensions; where d is odd, one dimension is lost."
     d, out = x.shape[-1], torch.zeros_like(x)
-    first, second = torch.randperm(d, generator=torch.Generator().manual_seed(seed))[:d//2*2].view(2, -1).to(x.device)
+    first, second = shuffled(d, seed)[:d//2*2].view(2, -1).to(x.device)
     out[..., first], out[..., second] = -x[..., second], x[..., first]
     return out
 
@@ -152,8 +154,8 @@ def _gradient_norm(
         grads = torch.autograd.grad(loss*scale, parameters, retain_graph=True, allow_unused=True)
     if group is not None:
         grads = averaged([(torch.zeros_like(p) if g is None else g).float() for p, g in zip(parameters, grads)], group)
-    norms = [torch.linalg.vector_norm(g.float()/scale) for g in grads if g is not None]
-    return torch.stack(norms).to("cpu", torch.float64).norm() if norms else torch.zeros((), dtype=torch.float64)
+    norms = [torch.linalg.vector_norm(g.float()/scale).to("cpu", torch.float64) for g in grads if g is not None]
+    return torch.stack(norms or [torch.zeros((), dtype=torch.float64, device="cpu")]).norm()
 
 # %% ../../nbs/penalties/05_controls.ipynb #40181595
 class RelativeStrength(nn.Module):
@@ -166,8 +168,8 @@ class RelativeStrength(nn.Module):
         every:int=10,         # updates between measurements
     ):
         super().__init__()
-        self.register_buffer("averages", torch.zeros(2, dtype=torch.float64))
-        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("averages", torch.zeros(2, dtype=torch.float64, device="cpu"))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64, device="cpu"))
         self.fraction, self.past = check_number("fraction", fraction), 1 - check_number("average", average, "(0, 1]")
         self.every = check_number("every", every, "[1, inf)", whole=True)
 

@@ -22,6 +22,7 @@ from transformers import TrainerCallback
 
 from ..base.checks import check_choice
 from ..base.devices import same_random_state
+from ..base.points import shuffled
 from ..base.processes import all_processes
 from ..base.states import HiddenStates, evaluating, is_causal, joined, stands_for_text
 from .controls import RelativeStrength, check_strength
@@ -85,8 +86,7 @@ def _data_batches(
     if isinstance(rows, IterableDataset) or not hasattr(rows, "__len__") or hasattr(rows, "cumulative_sizes"):
         raise ValueError("`train_dataset` gives its rows one after the other, or is several data sets, and no "
                          "reference can be drawn from it: use refresh=None and call collect_reference yourself")
-    generator = torch.Generator().manual_seed(args.seed*1_000_003 + epoch)
-    order = torch.randperm(len(rows), generator=generator).tolist()[args.process_index::args.world_size]
+    order = shuffled(len(rows), args.seed*1_000_003 + epoch).tolist()[args.process_index::args.world_size]
     for start in range(0, len(order), size):
         yield dict(loader.collate_fn([rows[i] for i in order[start:start+size]]))
 

@@ -201,7 +201,7 @@ def _class_bars(
 )->tuple[list[Tensor],list[Tensor]]: # features and noise of each class, longest first; differentiable
     "The bars of every class, by ascending label; an accelerator sends its points and labels to the host, once."
     x = as_points(x, min_points=1)
-    host, owner = x.detach().cpu(), torch.zeros(len(x)) if labels is None else labels.cpu()
+    host, owner = x.detach().cpu(), torch.zeros(len(x), device="cpu") if labels is None else labels.cpu()
     scale = power_of_two(peak(host))
     classes = [(owner == label).nonzero().squeeze(1) for label in owner.unique()]
     trees = [rows[spanning_tree(host[rows], scale)] for rows in classes]

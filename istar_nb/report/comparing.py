@@ -21,7 +21,7 @@ from tqdm.std import tqdm
 from ..base.checks import check_choice, check_number
 from ..base.files import local_path
 from ..base.matrices import row_keys
-from ..base.points import unit_rows, working_dtype
+from ..base.points import shuffled, unit_rows, working_dtype
 from ..base.programs import progress_bar, waiting
 from ..base.states import layer_count, layer_numbers
 from ..geometry.halves import allowed_memory
@@ -46,8 +46,8 @@ class Seen(NamedTuple):
 
 def drawn_places(count:int, most:int)->Tensor: # (count,)
     "For every text its place in a sample drawn at random; -1 for none."
-    chosen = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:most].sort().values
-    return torch.full((count,), -1).index_copy(0, chosen, torch.arange(len(chosen)))
+    chosen = shuffled(count)[:most].sort().values
+    return torch.full((count,), -1, device="cpu").index_copy(0, chosen, torch.arange(len(chosen), device="cpu"))
 
 # %% ../../nbs/report/09_comparing.ipynb #af92bf11
 def see_model(
@@ -60,7 +60,7 @@ def see_model(
     bar:tqdm|None=None,        # of `read_layers`
 )->Seen:
     "Read all texts with a model; where a text's states are not finite, it is left out."
-    vectors, there = {}, torch.zeros(int(places.max()) + 1, dtype=torch.bool)
+    vectors, there = {}, torch.zeros(int(places.max()) + 1, dtype=torch.bool, device="cpu")
     lost = torch.zeros_like(there)
     def keep(l, states, numbers, good):
         kept = (places[numbers] >= 0).nonzero()[:, 0]
@@ -69,7 +69,7 @@ def see_model(
         lost[place[~good[kept]]] = True
         x = as_texts(states.layers[l], states.mask.bool(), tokens, states.causal)
         if str(l) not in vectors:
-            vectors[str(l)] = torch.zeros(len(there), x.shape[-1])
+            vectors[str(l)] = torch.zeros(len(there), x.shape[-1], device="cpu")
         vectors[str(l)][place] = x[kept.to(x.device)].float().cpu()
     found = read_layers(encoder.model, batches, tokens, layers, memory, bar, keep)
     if not found:
@@ -86,7 +86,7 @@ def see_points(
     "Read the rows of a file or of a matrix."
     m = read_matrix(points, memory=memory, name=name, sample=max(sample, 2000))
     x = m.sample.points[:sample]
-    return Seen(dict(points=m), dict(points=x.to(working_dtype(x))), torch.ones(len(x), dtype=torch.bool)), m.count
+    return Seen(dict(points=m), dict(points=x.to(working_dtype(x))), x.new_ones(len(x), dtype=torch.bool)), m.count
 
 # %% ../../nbs/report/09_comparing.ipynb #479f8fbf
 class Measures(NamedTuple):
@@ -101,8 +101,9 @@ def _measures(m:Measurement)->Measures:
     try:
         found = m.measures()
     except ValueError:
-        return Measures(m.summary_or_reason(), {}, torch.empty(0))
-    return Measures(m.summary(found), found.influences, found.keys)
+        return Measures(m.summary_or_reason(), {}, torch.empty(0, device="cpu"))
+    influences = {name: phi.cpu() for name, phi in found.influences.items()}    # models may be on several devices
+    return Measures(m.summary(found), influences, found.keys)
 
 
 def _difference(
@@ -150,7 +151,7 @@ def overlap(
     def shares(b): return (a[:, :, None] == b[:, None]).sum((1, 2)).double()/a.shape[1]
     generator, floor = torch.Generator().manual_seed(0), []
     for _ in range(4):    # permutations
-        order = torch.randperm(len(b), generator=generator)
+        order = torch.randperm(len(b), generator=generator, device="cpu")
         floor.append(shares(torch.empty_like(b).index_copy(0, order, order[b])).mean().item())
     own = shares(b)
     return own.mean().item(), own.std().item()/len(own)**0.5, sum(floor)/len(floor)
@@ -168,7 +169,7 @@ def _alike(
     xs, ys = ({l: v[rows] for l, v in seen.vectors.items()} for seen in (a, b))
     found = cka_of_layers([*xs.values()], [*ys.values()])
     near_x, near_y = ([nearest(v, k) for v in part.values()] for part in (xs, ys))
-    shares = torch.tensor([[overlap(u, v) for v in near_y] for u in near_x])
+    shares = torch.tensor([[overlap(u, v) for v in near_y] for u in near_x], device="cpu")
     shares[found.value.isnan(), :2] = math.nan    # where all vectors of a layer are the same, none is nearest
     tables = dict(first=[*xs], second=[*ys], cka=found.value.tolist(), cka_se=found.standard_error.tolist(),
                   overlap=shares[..., 0].tolist(), overlap_se=shares[..., 1].tolist(), floor=shares[..., 2].tolist())

@@ -44,7 +44,7 @@ from ..geometry.unbiased import sentence_numbers
 class Sample:
     "A random sample of points that come in any order."
     def __init__(self, size:int):
-        self.size, self.keys, self.points = size, torch.empty(0, dtype=torch.int64), None
+        self.size, self.keys, self.points = size, torch.empty(0, dtype=torch.int64, device="cpu"), None
 
     def update(self, x:Tensor, index:Tensor, keys:Tensor)->None: # (N, d); (n,) which are points; (n,) int64
         "Take in points: of all seen so far, the `size` with the smallest keys stay."
@@ -71,7 +71,7 @@ class Measurement:
     ):
         self.one_each = tokens not in ("real", "all")    # one point a text, which `as_texts` makes
         self.tokens = "real" if self.one_each else tokens
-        origin = torch.zeros(1) if origin is None else origin    # the same for all parts
+        origin = torch.zeros(1, device="cpu") if origin is None else origin    # the same for all parts
         self.halves, self.sample, self.of = Halves(allowed_memory(memory, 1/3), origin), Sample(sample), of
         self.read = 0    # rows that came without a number
         self.left_out: list[int] = []    # numbers of texts whose states are not finite
@@ -198,7 +198,7 @@ def take_in_layer(
         m.left_out += numbers[~good].tolist()
         m.update(x[good], mask[good], None if ids is None else ids[good], unit)
         return good
-    return torch.ones(len(x), dtype=torch.bool)
+    return torch.ones(len(x), dtype=torch.bool, device="cpu")
 
 # %% ../../nbs/report/02_model_measures.ipynb #3472b56a
 def with_union(
@@ -226,7 +226,7 @@ def model_inputs(
     device, mixed, words = next(model.parameters()).device, None, getattr(configs_of(model)[0], "vocab_size", None)
     with evaluating(model):
         for batch in batches:
-            numbers = batch.pop("text_numbers", torch.full((len(batch["input_ids"]),), -1))
+            numbers = batch.pop("text_numbers", torch.full((len(batch["input_ids"]),), -1, device="cpu"))
             if words and len(wrong := (batch["input_ids"] >= words).any(1).nonzero()):
                 which = f"number {n} (counted from 0)" if (n := int(numbers[wrong[0]])) >= 0 else "one of them"
                 raise ValueError(f"`texts`: {which} holds the name of a special token for which the model has no "

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..base.checks import check_number
+from ..base.points import shuffled
 from .tasks import Task, TaskData, answer_span, row_label
 
 if TYPE_CHECKING:
@@ -109,14 +110,14 @@ def _length_buckets(
 )->list[list[int]]:    # example numbers of every batch
     "Shuffled batches of examples of similar length."
     generator = torch.Generator().manual_seed(seed*1_000_003 + epoch)
-    order = torch.randperm(len(lengths), generator=generator).tolist()
+    order = torch.randperm(len(lengths), generator=generator, device="cpu").tolist()
     size = pool*batch_size
     pools = [sorted(order[i:i+size], key=lengths.__getitem__) for i in range(0, len(order), size)]
     rows = [row for p in pools for row in p]
     batches = [rows[i:i+batch_size] for i in range(0, len(rows), batch_size)]
     if len(batches) > 1 and len(batches[-1]) < batch_size/2:
         batches[-2:] = [batches[-2] + batches[-1]]
-    return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
+    return [batches[i] for i in torch.randperm(len(batches), generator=generator, device="cpu").tolist()]
 
 # %% ../../nbs/text/04_features.ipynb #dc573b6c
 def split_rows(
@@ -126,8 +127,7 @@ def split_rows(
 )->tuple[list,list]:   # both in the order of the rows
     "Rows in two parts: with 0.3 the 70/30 split (*IsoLayer*, Section 4.1), drawn before fine-tuning."
     share = check_number("share", share, "(0, 1)")
-    generator, second = torch.Generator().manual_seed(seed), round(len(rows)*share)
-    order = torch.randperm(len(rows), generator=generator, device="cpu").tolist()
+    order, second = shuffled(len(rows), seed).tolist(), round(len(rows)*share)
     return [rows[i] for i in sorted(order[second:])], [rows[i] for i in sorted(order[:second])]
 
 # %% ../../nbs/text/04_features.ipynb #474147d5
@@ -222,7 +222,7 @@ def pool_batches(
         fit = max(1, batch_tokens//lengths[order[start]])
         rows = order[start:start+fit] if len(order)-start > 1.5*fit else order[start:]    # no small remainder
         start += len(rows)
-        rows = [rows[i] for i in torch.randperm(len(rows), generator=generator).tolist()]
+        rows = [rows[i] for i in torch.randperm(len(rows), generator=generator, device="cpu").tolist()]
         columns = {k: [encoded[k][i] for i in rows] for k in encoded}
         yield dict(tokenizer.pad(columns, padding_side="right", return_attention_mask=True, return_tensors="pt",
                                  verbose=False))
@@ -252,7 +252,7 @@ def random_batches(
     "Tokenized batches in random order; a text without a token is left out."
     length = room_for_text(tokenizer, max_length, len(texts[0]) > 1)
     encoded = tokenizer(*map(list, zip(*texts)), truncation=True, max_length=length).data
-    order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(seed))
+    order = shuffled(len(texts), seed)
     kept = [i for i in order.tolist() if encoded["input_ids"][i]]
     for start in range(0, len(kept), batch_size):
         columns = {k: [rows[i] for i in kept[start:start+batch_size]] for k, rows in encoded.items()}
@@ -273,4 +273,4 @@ class Numbering:
 
     def pad(self, columns:dict, **options)->dict:
         numbers = columns.pop("text_numbers")
-        return dict(self.tokenizer.pad(columns, **options)) | dict(text_numbers=torch.tensor(numbers))
+        return dict(self.tokenizer.pad(columns, **options)) | dict(text_numbers=torch.tensor(numbers, device="cpu"))

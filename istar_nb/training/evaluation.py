@@ -181,7 +181,7 @@ class Evaluation:
             self.directions = setup.accelerator.reduce(self.directions, "sum")
         pairs = [pair for rows, values in self.outputs for pair in zip(rows, values)]
         self.outputs = [value for _, value in sorted(pairs, key=lambda pair: pair[0])]
-        order = torch.tensor([row for rows, _ in self.cls for row in rows]).argsort()
+        order = torch.tensor([row for rows, _ in self.cls for row in rows], device="cpu").argsort()
         self.cls = [torch.cat(parts)[order] for parts in zip(*(values for _, values in self.cls))]
 
     def geometry(self)->dict:
@@ -287,11 +287,11 @@ def state_sketch(
 )->list[float]:          # 32 numbers
     "Random sums of the states of all tokens: two runs' sketches are as far apart as their states, in expectation."
     generator, size = torch.Generator().manual_seed(seed), 32
-    total = torch.zeros(size)
+    total = torch.zeros(size, device="cpu")
     for l in states.choose():
         x = states.points(l).float().cpu()
-        signs = torch.randint(2, (len(x), size), generator=generator)*2. - 1
-        total += (x@torch.randn(x.shape[1], size, generator=generator)*signs).sum(0)
+        signs = torch.randint(2, (len(x), size), generator=generator, device="cpu")*2. - 1
+        total += (x@torch.randn(x.shape[1], size, generator=generator, device="cpu")*signs).sum(0)
     return (total/size**0.5).tolist()
 
 # %% ../../nbs/training/06_evaluation.ipynb #0a1c8e14
