@@ -42,6 +42,7 @@ from istar_nb.study.pretraining import pretrain
 from istar_nb.training.records import environment, find_record
 from istar_nb.penalties.regularizers import IStar, UnbiasedIStar, pooled_isoscore, pooled_unbiased
 from istar_nb.training.runs import RunConfig
+from istar_nb.geometry.second_moments import cka
 from istar_nb.geometry.scores import (isoscore, isoscore_eig, isoscore_from_cov, isoscore_star, isoscore_unbiased,
                                       isoscore_with_error)
 from istar_nb.base.programs import launched
@@ -49,7 +50,7 @@ from istar_nb.base.states import HiddenStates
 from istar_nb.geometry.streaming import IsoScoreMetric, IsotropyMetrics
 from istar_nb.sweeps.sweeps import sweep
 from istar_nb.text.tasks import load_task
-from istar_nb.penalties.topology import EntropyRegularizer, h0_bars, persistent_entropy, select_bars
+from istar_nb.penalties.topology import EntropyRegularizer, barcode, h0_bars, persistent_entropy, select_bars
 from istar_nb.training.evaluation import evaluate
 from istar_nb.training.training import _launched, launch, load_checkpoint, save_checkpoint, train
 from istar_nb.training.updates import Progress, fine_tuning, update
@@ -141,6 +142,9 @@ KERNELS = {
 }
 MEASURES = {
     "isoscore_unbiased with its error": lambda x: isoscore_with_error(x, SENTENCES.to(x.device)),
+    "cka with points on the host": lambda x: cka(x, draw().square()),
+    "cka of points on the host": lambda x: cka(draw().square(), x),
+    "barcode with loops": lambda x: barcode(x[:30], 1)[1],
     "optimal_zeta": lambda x: optimal_zeta(x, REFERENCE.to(x), SENTENCES.to(x.device)),
     "two_nn": two_nn,
     "two_nn with its error": lambda x: two_nn_with_error(x),

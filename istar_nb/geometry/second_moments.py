@@ -217,10 +217,11 @@ def _even(
 
 
 def _pair(x:Tensor|np.ndarray, y:Tensor|np.ndarray)->tuple[Tensor,Tensor]:
-    x, y = _even(x, "x"), _even(y, "y")
+    x = _even(x, "x")
+    y = _even(as_points(y, "y", min_points=5).to(x.device), "y")    # before it is float64, which not every device has
     if len(x) != len(y):
         raise ValueError(f"`y` must have a row for every row of `x`: it has {len(y):,}, and `x` has {len(x):,}")
-    return x, y.to(x.device)
+    return x, y
 
 
 def _cka_of(xy:Left, xx:Left, yy:Left, d:int, e:int)->Left: # of rows with a mean square of 1

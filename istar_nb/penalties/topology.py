@@ -89,7 +89,7 @@ def barcode(
     if maxdim == 0:
         return found
     from ripser import ripser
-    lengths = pdist((x.detach().double()/scale).cpu().numpy()).astype(np.float32)
+    lengths = pdist((x.detach().cpu().double()/scale).numpy()).astype(np.float32)
     diagrams = maxdim*[np.empty((0, 2))]    # a loop takes four points
     if len(x) >= 4:
         diagrams = ripser(squareform(lengths), distance_matrix=True, maxdim=maxdim)["dgms"][1:]
