@@ -127,7 +127,8 @@ def split_rows(
 )->tuple[list,list]:   # both in the order of the rows
     "Rows in two parts: with 0.3 the 70/30 split (*IsoLayer*, Section 4.1), drawn before fine-tuning."
     share = check_number("share", share, "(0, 1)")
-    order, second = shuffled(len(rows), seed).tolist(), round(len(rows)*share)
+    generator, second = torch.Generator().manual_seed(seed), round(len(rows)*share)
+    order = torch.randperm(len(rows), generator=generator, device="cpu").tolist()
     return [rows[i] for i in sorted(order[second:])], [rows[i] for i in sorted(order[:second])]
 
 # %% ../../nbs/text/04_features.ipynb #474147d5
