@@ -36,6 +36,14 @@ def run(tmp_path, monkeypatch, capsys):
 def read(): return json.loads(Path("comparison/comparison.json").read_text(encoding="utf-8"))
 
 
+def test_torchs_default_dtype_changes_nothing():
+    models = load_encoder("tiny-bert"), load_encoder("tiny-gpt2")
+    expected = compare(*models, SENTENCES[:20])
+    torch.set_default_dtype(torch.float64)
+    try: assert compare(*models, SENTENCES[:20]).alike == expected.alike
+    finally: torch.set_default_dtype(torch.float32)
+
+
 def test_a_pipe_is_read_once_for_both_models(run):
     os.mkfifo("pipe")
     Path("file.txt").write_text("\n".join(SENTENCES), encoding="utf-8")

@@ -69,7 +69,7 @@ def see_model(
         lost[place[~good[kept]]] = True
         x = as_texts(states.layers[l], states.mask.bool(), tokens, states.causal)
         if str(l) not in vectors:
-            vectors[str(l)] = torch.zeros(len(there), x.shape[-1], device="cpu")
+            vectors[str(l)] = torch.zeros(len(there), x.shape[-1], dtype=torch.float32, device="cpu")
         vectors[str(l)][place] = x[kept.to(x.device)].float().cpu()
     found = read_layers(encoder.model, batches, tokens, layers, memory, bar, keep)
     if not found:
@@ -169,7 +169,8 @@ def _alike(
     xs, ys = ({l: v[rows] for l, v in seen.vectors.items()} for seen in (a, b))
     found = cka_of_layers([*xs.values()], [*ys.values()])
     near_x, near_y = ([nearest(v, k) for v in part.values()] for part in (xs, ys))
-    shares = torch.tensor([[overlap(u, v) for v in near_y] for u in near_x], device="cpu")
+    pairs = [[overlap(u, v) for v in near_y] for u in near_x]
+    shares = torch.tensor(pairs, dtype=torch.float32, device="cpu")
     shares[found.value.isnan(), :2] = math.nan    # where all vectors of a layer are the same, none is nearest
     tables = dict(first=[*xs], second=[*ys], cka=found.value.tolist(), cka_se=found.standard_error.tolist(),
                   overlap=shares[..., 0].tolist(), overlap_se=shares[..., 1].tolist(), floor=shares[..., 2].tolist())

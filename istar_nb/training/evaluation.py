@@ -287,11 +287,12 @@ def state_sketch(
 )->list[float]:          # 32 numbers
     "Random sums of the states of all tokens: two runs' sketches are as far apart as their states, in expectation."
     generator, size = torch.Generator().manual_seed(seed), 32
-    total = torch.zeros(size, device="cpu")
+    total = torch.zeros(size, dtype=torch.float32, device="cpu")
     for l in states.choose():
         x = states.points(l).float().cpu()
-        signs = torch.randint(2, (len(x), size), generator=generator, device="cpu")*2. - 1
-        total += (x@torch.randn(x.shape[1], size, generator=generator, device="cpu")*signs).sum(0)
+        signs = 2*torch.randint(2, (len(x), size), generator=generator, device="cpu").float() - 1
+        directions = torch.randn(x.shape[1], size, generator=generator, dtype=torch.float32, device="cpu")
+        total += (x@directions*signs).sum(0)
     return (total/size**0.5).tolist()
 
 # %% ../../nbs/training/06_evaluation.ipynb #0a1c8e14
