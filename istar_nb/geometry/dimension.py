@@ -240,10 +240,10 @@ def _fit_line(
 )->tuple[Tensor,Tensor,Tensor]: # (m,) sorted ln μ; (m,) -ln(1-F); () relative standard error of the slope
     "The points of the TwoNN line, and how well its slope is known."
     N, m = len(logs), math.floor(len(logs)*(1-discard) + 1e-9)
-    i = torch.arange(1, m+1, dtype=logs.dtype, device=logs.device)
+    i = torch.arange(1, m+1, dtype=logs.dtype, device="cpu")    # CUDA's cumsum is not deterministic
     y = -torch.log1p(-i/N)
     weights = y.flip(0).cumsum(0).flip(0)/(N-i+1)
-    return logs.sort().values[:m], y, weights.norm()/y.square().sum()
+    return logs.sort().values[:m], y.to(logs.device), (weights.norm()/y.square().sum()).to(logs.device)
 
 # %% ../../nbs/geometry/06_dimension.ipynb #8d1265d9
 def two_nn_with_error(
