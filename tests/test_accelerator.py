@@ -281,6 +281,15 @@ def test_a_strength_follows_gradients_on_the_device(sim):
     assert_same(strength(sim.device), strength(), sim)
 
 
+def test_a_strength_waits_once_for_each_norm(gpu):
+    "However many weights there are."
+    weights = [torch.randn(5, 5).to(gpu.device).requires_grad_() for _ in range(20)]
+    task, penalty = (sum((w**power).sum() for w in weights) for power in (2, 4))
+    gpu.waits.clear()
+    RelativeStrength(0.3).update(task, penalty, weights)
+    assert sum(gpu.waits.values()) == 2
+
+
 def layer_steps(layer:nn.Module, device=None)->list:
     "What a layer makes of two batches, its gradients, and what it remembers."
     layer = deepcopy(layer).to(device).train()
@@ -415,7 +424,8 @@ BY_DEFAULT = {
 @pytest.mark.parametrize("name", BY_DEFAULT)
 def test_torchs_default_device_may_be_an_accelerator(name, gpu):
     "As after `torch.set_default_device('cuda')`: what must be on the host is made there."
-    with torch.device(gpu.device): BY_DEFAULT[name]()
+    with torch.device(gpu.device): found = BY_DEFAULT[name]()
+    if name == "points": assert found == _of_points()
 
 
 @pytest.mark.parametrize("tokens, sim", [("real", True), ("real", False), ("cls", False), ("mean", False)], indirect=["sim"])

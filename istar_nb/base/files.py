@@ -76,16 +76,16 @@ def files_of(
 # %% ../../nbs/base/10_files.ipynb #0369845d
 def ending(name:str|Path)->str: # such as ".csv" for films.csv.gz; in small letters, empty where there is none
     "The ending of a file's name, or of what is compressed in it."
-    suffixes = [suffix.lower() for suffix in Path(name).suffixes]
-    if suffixes[-1:] in ([".gz"], [".xz"], [".bz2"], [".zst"]):
-        suffixes.pop()
-    return suffixes[-1] if suffixes else ""
+    path = Path(name)
+    if path.suffix.lower() in (".gz", ".xz", ".bz2", ".zst"):
+        path = path.with_suffix("")
+    return path.suffix.lower()
 
 
 def open_file(file:str|Path)->IO[bytes]:
     "A file here or elsewhere, decompressed."
     fs, path = open_root(file)
-    if "://" not in str(file) and Path(path).is_fifo():
+    if "://" not in str(file) and not Path(path).is_file():
         return open(path, "rb")    # fsspec asks for a size, which a pipe does not have
     return fs.open(path, "rb", compression="infer")
 

@@ -140,15 +140,16 @@ def verdict_on(
         words[name] = "not known" if not known else "collapsed" if room + margin < edge else \
             "healthy" if room - margin >= edge else "not known"
         if words[name] == "healthy" and room < COLLAPSES[name].edge:
-            excused.append(f"{name}: {COLLAPSES[name].says.format(float(value))}")
+            excused.append(name)
         if math.isfinite(room):
             least = min(least, room/edge)
     word = next((w for w in ("collapsed", "not known") if w in words.values()), "healthy")
-    said = [f"{name}: {COLLAPSES[name].says.format(float(found[name].value))}" for name in words if words[name] == word]
+    def told(names): return "; ".join(f"{n}: {COLLAPSES[n].says.format(float(found[n].value))}" for n in names)
+    said = f"{word.capitalize()} ({told(name for name in words if words[name] == word)})."
     if word == "healthy":
-        but = f" that the reference does not have as well ({'; '.join(excused)})" if excused else ""
-        return Verdict(word, f"Healthy: no kind of collapse{but}.", words, least)
-    return Verdict(word, f"{word.capitalize()} ({'; '.join(said)}).", words, least)
+        but = f" that the reference does not have as well ({told(excused)})" if excused else ""
+        said = f"Healthy: no kind of collapse{but}."
+    return Verdict(word, said, words, least)
 
 
 def kinds_of(

@@ -719,8 +719,8 @@ def measures_of(
         plain = _centred.get(name, name)
         found[f"{plain}_corrected"], errors[f"{plain}_corrected"] = found[plain], errors[plain]
     marks = torch.zeros_like(place.mean, dtype=torch.bool).index_fill(0, outliers.ids, True)
-    counts = dict(zip(("count", "outlier_count"), torch.tensor([n, outliers.count], device="cpu")))
-    others = dict(outliers=marks) | counts | dict(mean_activation=place.mean.float())
+    others = dict(outliers=marks, count=torch.tensor(n, device="cpu"),
+                  outlier_count=torch.tensor(outliers.count, device="cpu"), mean_activation=place.mean.float())
     return Estimates({name: value.float() for name, value in values.items()} | others,
                     {name: error.float() for name, error in errors.items()}, found, cloud.keys)
 

@@ -154,8 +154,9 @@ def _gradient_norm(
         grads = torch.autograd.grad(loss*scale, parameters, retain_graph=True, allow_unused=True)
     if group is not None:
         grads = averaged([(torch.zeros_like(p) if g is None else g).float() for p, g in zip(parameters, grads)], group)
-    norms = [torch.linalg.vector_norm(g.float()/scale).to("cpu", torch.float64) for g in grads if g is not None]
-    return torch.stack(norms or [torch.zeros((), dtype=torch.float64, device="cpu")]).norm()
+    norms = [torch.linalg.vector_norm(g.float()/scale) for g in grads if g is not None]
+    none = torch.zeros((), dtype=torch.float64, device="cpu")
+    return torch.stack(norms).to(none).norm() if norms else none    # the device is waited for once
 
 # %% ../../nbs/penalties/05_controls.ipynb #40181595
 class RelativeStrength(nn.Module):

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..base.checks import check_number
-from ..base.points import shuffled
 from .tasks import Task, TaskData, answer_span, row_label
 
 if TYPE_CHECKING:
@@ -253,7 +252,7 @@ def random_batches(
     "Tokenized batches in random order; a text without a token is left out."
     length = room_for_text(tokenizer, max_length, len(texts[0]) > 1)
     encoded = tokenizer(*map(list, zip(*texts)), truncation=True, max_length=length).data
-    order = shuffled(len(texts), seed)
+    order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(seed), device="cpu")
     kept = [i for i in order.tolist() if encoded["input_ids"][i]]
     for start in range(0, len(kept), batch_size):
         columns = {k: [rows[i] for i in kept[start:start+batch_size]] for k, rows in encoded.items()}
